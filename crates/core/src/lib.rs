@@ -1,0 +1,1 @@
+//! Plain domain types shared by the data plane and the control plane: no I/O, no async.

@@ -1,0 +1,1 @@
+//! Tells proxies which endpoints stand behind a name or an address.

@@ -1,0 +1,1 @@
+//! Our HTTP/1 engine: strict parsing, framing and pass-through, with no I/O of its own.

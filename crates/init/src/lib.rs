@@ -1,0 +1,1 @@
+//! Redirects a pod's traffic to its proxy, and proves that it did.

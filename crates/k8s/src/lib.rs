@@ -1,0 +1,1 @@
+//! Kubernetes types, labels, watches and leases of the control plane.

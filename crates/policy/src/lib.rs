@@ -1,0 +1,1 @@
+//! Tells proxies who may connect and where traffic goes.

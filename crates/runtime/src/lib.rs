@@ -1,0 +1,1 @@
+//! What every daemon has: logs, metrics, admin server, readiness, drain, signals, version.

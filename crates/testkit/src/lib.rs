@@ -1,0 +1,1 @@
+//! Test-only: namespaces, certificate authorities, echo servers, waiting for conditions.

@@ -1,0 +1,1 @@
+//! Certificates, trust anchors and rustls configurations of the mesh.
