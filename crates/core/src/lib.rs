@@ -1,1 +1,3 @@
 //! Plain domain types shared by the data plane and the control plane: no I/O, no async.
+
+pub mod identity;

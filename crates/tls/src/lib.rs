@@ -1,1 +1,32 @@
 //! Certificates, trust anchors and rustls configurations of the mesh.
+//!
+//! A tour: [`TrustAnchors`] are what we believe, a [`Key`] and its [`SigningRequest`] are what a
+//! workload starts with, an [`Issuer`] turns the request into a certificate, a [`Store`] publishes
+//! certificate and anchors as [`Snapshot`]s. A connection takes one snapshot, asks it for a rustls
+//! configuration (for a [`Peer`] on the client side) and keeps it for life.
+
+mod anchors;
+mod certificate;
+mod clock;
+mod key;
+mod peer;
+mod provider;
+mod session;
+mod store;
+mod verify;
+
+pub mod handshake;
+
+pub use self::{
+    anchors::{AnchorsError, TrustAnchors},
+    certificate::{Certificate, CertificateError, KeyKind, certificates_from_pem},
+    clock::{Clock, SystemClock, unix_seconds},
+    handshake::{HANDSHAKE_DEADLINE, HandshakeError},
+    key::{Key, KeyError},
+    peer::{Alpn, Peer, PeerError},
+    provider::provider,
+    store::{Local, PublishError, Snapshot, Store},
+    verify::{IdMismatch, RejectedPeer, client_id, confirm_server, peer_id},
+};
+pub use rustls;
+pub use tokio_rustls;
