@@ -1,0 +1,285 @@
+//! Logs on standard output, plain or JSON, with a filter that can be changed while running.
+//! A statement the filter rejects costs one load: the decision is kept at its call site.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use tracing::{Metadata, Subscriber};
+use tracing_subscriber::filter::FilterFn;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::layer::Layered;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
+
+/// The shape of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Seconds since start, level, thread, spans with their fields, target, message.
+    #[default]
+    Plain,
+    /// One object a line: `timestamp`, `level`, `fields`, `target`, `spans`, `threadId`.
+    Json,
+}
+
+/// Reads and changes the filter of the running process.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    filter: reload::Handle<Filter, Registry>,
+    current: Arc<Mutex<String>>,
+}
+
+/// The directives, and on top of them the fields nothing may show.
+type Filter = Layered<FilterFn<Shows>, EnvFilter, Registry>;
+type Shows = Box<dyn Fn(&Metadata<'_>) -> bool + Send + Sync>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("invalid log filter {filter:?}: {source}")]
+    Filter {
+        filter: String,
+        source: tracing_subscriber::filter::ParseError,
+    },
+    #[error("unknown log format {0:?}: expected plain or json")]
+    Format(String),
+    #[error("logging is already set up")]
+    Installed(#[source] tracing_subscriber::util::TryInitError),
+    #[error("logging has ended")]
+    Gone(#[source] reload::Error),
+}
+
+/// Time since the process set up its logs, as `[     0.012345s]`.
+struct Uptime(Instant);
+
+/// Sends the logs of the whole process to standard output. `off` silences all of them.
+pub fn init(format: Format, filter: &str) -> Result<Handle, Error> {
+    let (subscriber, handle) = build(format, filter, io::stdout)?;
+    subscriber.try_init().map_err(Error::Installed)?;
+    Ok(handle)
+}
+
+fn build<W>(
+    format: Format,
+    filter: &str,
+    writer: W,
+) -> Result<(impl Subscriber + Send + Sync + use<W>, Handle), Error>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let (layer, handle) = reload::Layer::new(parse(filter)?);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(writer)
+        .with_ansi(false)
+        .with_thread_ids(true)
+        .log_internal_errors(false);
+    let lines = match format {
+        Format::Plain => lines.with_timer(Uptime(Instant::now())).boxed(),
+        Format::Json => lines
+            .json()
+            .with_span_list(true)
+            .with_current_span(false)
+            .boxed(),
+    };
+    let handle = Handle {
+        filter: handle,
+        current: Arc::new(Mutex::new(filter.trim().to_owned())),
+    };
+    Ok((Registry::default().with(layer).with(lines), handle))
+}
+
+fn parse(filter: &str) -> Result<Filter, Error> {
+    let directives = EnvFilter::try_new(filter.trim()).map_err(|source| Error::Filter {
+        filter: filter.to_owned(),
+        source,
+    })?;
+    let hidden = hidden_fields(filter);
+    let shows = move |metadata: &Metadata<'_>| {
+        !hidden
+            .iter()
+            .any(|field| metadata.fields().field(field.as_str()).is_some())
+    };
+    Ok(directives.and_then(FilterFn::new(Box::new(shows) as Shows)))
+}
+
+/// The fields of `[{field}]=off` directives. `EnvFilter` lets any directive with a target win
+/// over these; the chart adds them so that headers are never logged, whatever else is.
+fn hidden_fields(filter: &str) -> Vec<String> {
+    filter
+        .split(',')
+        .filter_map(|directive| {
+            let field = directive.trim().strip_prefix("[{")?;
+            let field = field.strip_suffix("}]=off")?;
+            (!field.contains(['=', '}'])).then(|| field.to_owned())
+        })
+        .collect()
+}
+
+// === impl Handle ===
+
+impl Handle {
+    /// The filter as it was last set.
+    pub fn current(&self) -> String {
+        self.current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Replaces the filter; an invalid one changes nothing.
+    pub fn set(&self, filter: &str) -> Result<(), Error> {
+        let parsed = parse(filter)?;
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        self.filter.reload(parsed).map_err(Error::Gone)?;
+        *current = filter.trim().to_owned();
+        Ok(())
+    }
+}
+
+// === impl Format ===
+
+impl std::str::FromStr for Format {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name.trim().to_ascii_lowercase().as_str() {
+            "plain" => Ok(Self::Plain),
+            "json" => Ok(Self::Json),
+            _ => Err(Error::Format(name.to_owned())),
+        }
+    }
+}
+
+// === impl Uptime ===
+
+impl FormatTime for Uptime {
+    fn format_time(&self, line: &mut Writer<'_>) -> fmt::Result {
+        let since = self.0.elapsed();
+        write!(
+            line,
+            "[{:>6}.{:06}s]",
+            since.as_secs(),
+            since.subsec_micros()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was logged, shared between the subscriber and the test.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Lines {
+        fn take(&self) -> String {
+            let bytes = std::mem::take(&mut *self.0.lock().expect("not poisoned"));
+            String::from_utf8(bytes).expect("logs are text")
+        }
+    }
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0
+                .lock()
+                .expect("not poisoned")
+                .extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(format: Format, filter: &str, with: impl FnOnce(&Lines, &Handle)) {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let (subscriber, handle) =
+            build(format, filter, move || writer.clone()).expect("filter parses");
+        tracing::subscriber::with_default(subscriber, || with(&lines, &handle));
+    }
+
+    #[test]
+    fn a_plain_line_has_uptime_level_thread_spans_target_and_message() {
+        logged(Format::Plain, "info", |lines, _| {
+            let span = tracing::info_span!("inbound", port = 8080);
+            span.in_scope(|| tracing::info!(target: "linkerd_app", id = "a", "Certified identity"));
+            let line = lines.take();
+            let (time, rest) = line.split_at("[     0.000000s]".len());
+            assert!(
+                time.starts_with("[     0.") && time.ends_with("s]"),
+                "{time}"
+            );
+            let rest = rest.split_once("ThreadId(").expect("a thread id");
+            assert_eq!(rest.0, "  INFO ");
+            let after = rest.1.split_once(") ").expect("the end of the thread id").1;
+            assert_eq!(
+                after,
+                "inbound{port=8080}: linkerd_app: Certified identity id=\"a\"\n"
+            );
+        });
+    }
+
+    #[test]
+    fn a_json_line_is_one_object() {
+        logged(Format::Json, "info", |lines, _| {
+            let span = tracing::info_span!("inbound", port = 8080);
+            span.in_scope(|| tracing::info!(target: "linkerd_app", id = "a", "Certified identity"));
+            let line: serde_json::Value =
+                serde_json::from_str(&lines.take()).expect("a line is JSON");
+            assert_eq!(line["level"], "INFO");
+            assert_eq!(line["target"], "linkerd_app");
+            assert_eq!(line["fields"]["message"], "Certified identity");
+            assert_eq!(line["fields"]["id"], "a");
+            assert_eq!(line["spans"][0]["name"], "inbound");
+            assert_eq!(line["spans"][0]["port"], 8080);
+            assert!(
+                line["threadId"].is_string() && line["timestamp"].is_string(),
+                "{line}"
+            );
+        });
+    }
+
+    #[test]
+    fn the_filter_changes_while_running() {
+        logged(Format::Plain, "off", |lines, handle| {
+            assert_eq!(handle.current(), "off");
+            tracing::error!("unseen");
+            assert_eq!(lines.take(), "");
+
+            handle.set("warn,linkerd=debug").expect("filter parses");
+            assert_eq!(handle.current(), "warn,linkerd=debug");
+            tracing::debug!(target: "linkerd_proxy::outbound", "seen");
+            tracing::debug!(target: "hyper", "unseen");
+            assert!(lines.take().ends_with("linkerd_proxy::outbound: seen\n"));
+
+            let error = handle.set("linkerd=loud").expect_err("no such level");
+            assert!(
+                error.to_string().starts_with("invalid log filter"),
+                "{error}"
+            );
+            assert_eq!(handle.current(), "warn,linkerd=debug");
+        });
+    }
+
+    #[test]
+    fn the_suffix_of_the_chart_hides_headers() {
+        let filter = "warn,linkerd=debug,hyper=error,[{headers}]=off,[{request}]=off";
+        logged(Format::Plain, filter, |lines, handle| {
+            tracing::info!(target: "linkerd", headers = "secret", "unseen");
+            tracing::debug!(target: "linkerd", request = "secret", "unseen");
+            assert_eq!(lines.take(), "");
+            tracing::info!(target: "linkerd", "seen");
+            assert!(lines.take().ends_with("linkerd: seen\n"));
+
+            handle.set("linkerd=info").expect("filter parses");
+            tracing::info!(target: "linkerd", headers = "asked for", "seen");
+            assert!(lines.take().ends_with("seen headers=\"asked for\"\n"));
+        });
+    }
+}
