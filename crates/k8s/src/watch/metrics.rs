@@ -1,0 +1,195 @@
+//! What the watches count: events, failures, unreadable objects, sizes and how old the news are.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+
+const LAG_BUCKETS: [f64; 11] = [
+    0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0,
+];
+
+/// Plural of a kind, then the names under which operators know its lag and its size.
+const NAMED: [(&str, &str, &str); 7] = [
+    ("endpoints", "endpoints", "endpoints"),
+    ("endpointslices", "endpointslices", "endpoint_slice"),
+    ("services", "services", "service"),
+    ("servers", "servers", "server"),
+    ("pods", "pods", "pod"),
+    ("externalworkloads", "externalworkload", "external_workload"),
+    ("serviceprofiles", "serviceprofiles", "service_profile"),
+];
+
+/// Families for all kinds of all clusters of the process.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    cluster: String,
+    events: Family<EventLabels, Counter>,
+    errors: Family<KindLabels, Counter>,
+    invalid: Family<KindLabels, Counter>,
+    sizes: BTreeMap<&'static str, Family<ClusterLabels, Gauge>>,
+    lags: BTreeMap<&'static str, Family<ClusterLabels, Histogram>>,
+}
+
+/// The part one watch holds.
+#[derive(Debug)]
+pub(super) struct KindMetrics {
+    applied: Counter,
+    deleted: Counter,
+    listed: Counter,
+    errors: Counter,
+    invalid: Counter,
+    size: Gauge,
+    lag: Histogram,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventLabels {
+    cluster: String,
+    kind: String,
+    op: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    cluster: String,
+    kind: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClusterLabels {
+    cluster: String,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Registers the families; this value stands for the local cluster.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::unregistered();
+        let kube = registry.sub_registry_with_prefix("kube_watch");
+        kube.register("events", "Events of watches", metrics.events.clone());
+        kube.register("errors", "Interruptions of watches", metrics.errors.clone());
+        kube.register(
+            "invalid_objects",
+            "Objects that could not be read",
+            metrics.invalid.clone(),
+        );
+        for (plural, lag, size) in NAMED {
+            let help = format!("Age of the newest change of {plural} when it was seen");
+            registry.register(
+                format!("{lag}_informer_lag_seconds"),
+                help,
+                metrics.lags[plural].clone(),
+            );
+            let help = format!("Number of {plural} known");
+            registry.register(
+                format!("{size}_cache_size"),
+                help,
+                metrics.sizes[plural].clone(),
+            );
+        }
+        metrics
+    }
+
+    /// Families nobody scrapes, for tests.
+    pub fn unregistered() -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(LAG_BUCKETS);
+        Self {
+            cluster: "local".to_owned(),
+            events: Family::default(),
+            errors: Family::default(),
+            invalid: Family::default(),
+            sizes: NAMED
+                .iter()
+                .map(|named| (named.0, Family::default()))
+                .collect(),
+            lags: NAMED
+                .iter()
+                .map(|named| (named.0, Family::new_with_constructor(histogram)))
+                .collect(),
+        }
+    }
+
+    /// The same families for a linked cluster.
+    pub fn for_cluster(&self, cluster: &str) -> Self {
+        Self {
+            cluster: cluster.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    pub(super) fn kind(&self, kind: &str, plural: &'static str) -> KindMetrics {
+        let cluster = || ClusterLabels {
+            cluster: self.cluster.clone(),
+        };
+        let labels = KindLabels {
+            cluster: self.cluster.clone(),
+            kind: kind.to_owned(),
+        };
+        let event = |op| {
+            let labels = EventLabels {
+                cluster: self.cluster.clone(),
+                kind: kind.to_owned(),
+                op,
+            };
+            self.events.get_or_create(&labels).clone()
+        };
+        KindMetrics {
+            applied: event("apply"),
+            deleted: event("delete"),
+            listed: event("list"),
+            errors: self.errors.get_or_create(&labels).clone(),
+            invalid: self.invalid.get_or_create(&labels).clone(),
+            size: self.sizes.get(plural).map_or_else(Gauge::default, |sizes| {
+                sizes.get_or_create(&cluster()).clone()
+            }),
+            lag: self.lags.get(plural).map_or_else(
+                || Histogram::new(LAG_BUCKETS),
+                |lags| lags.get_or_create(&cluster()).clone(),
+            ),
+        }
+    }
+}
+
+// === impl KindMetrics ===
+
+impl KindMetrics {
+    /// An object was applied that was last written at `written` (seconds since the epoch).
+    pub(super) fn applied(&self, written: Option<i64>) {
+        self.applied.inc();
+        let Some(written) = written.and_then(|seconds| u64::try_from(seconds).ok()) else {
+            return;
+        };
+        if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
+            self.lag
+                .observe((now.as_secs_f64() - Duration::from_secs(written).as_secs_f64()).max(0.0));
+        }
+    }
+
+    pub(super) fn deleted(&self) {
+        self.deleted.inc();
+    }
+
+    pub(super) fn listed(&self) {
+        self.listed.inc();
+    }
+
+    pub(super) fn size(&self, objects: usize) {
+        self.size.set(i64::try_from(objects).unwrap_or(i64::MAX));
+    }
+
+    pub(super) fn failed(&self) {
+        self.errors.inc();
+    }
+
+    pub(super) fn invalid(&self) {
+        self.invalid.inc();
+    }
+}
