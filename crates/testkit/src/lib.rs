@@ -1,1 +1,12 @@
-//! Test-only: namespaces, certificate authorities, echo servers, waiting for conditions.
+//! Test-only: network namespaces, certificate authorities, echo servers, waiting for conditions.
+//!
+//! Everything here cleans up when it is dropped, also while a test panics, and says what went
+//! wrong by panicking: a test has nobody else to tell.
+
+pub mod ca;
+pub mod echo;
+pub mod netns;
+pub mod port;
+mod wait;
+
+pub use wait::{wait_for, wait_for_async, wait_for_some, wait_for_some_async};
