@@ -1,3 +1,6 @@
 //! Plain domain types shared by the data plane and the control plane: no I/O, no async.
 
+pub mod duration;
+pub mod policy;
+
 pub mod identity;
