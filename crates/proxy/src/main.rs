@@ -1,0 +1,2 @@
+//! The proxy program.
+fn main() {}
