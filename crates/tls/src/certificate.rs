@@ -252,6 +252,11 @@ fn time_of(seconds: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
+/// Certificates count in whole seconds.
+pub(crate) fn whole_seconds(t: SystemTime) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(crate::clock::unix_seconds(t))
+}
+
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes

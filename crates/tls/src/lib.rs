@@ -8,23 +8,30 @@
 mod anchors;
 mod certificate;
 mod clock;
+mod der;
 mod key;
 mod peer;
 mod provider;
+mod request;
 mod session;
 mod store;
 mod verify;
 
+pub mod file;
 pub mod handshake;
+pub mod issuer;
+pub mod renewal;
 
 pub use self::{
     anchors::{AnchorsError, TrustAnchors},
     certificate::{Certificate, CertificateError, KeyKind, certificates_from_pem},
     clock::{Clock, SystemClock, unix_seconds},
     handshake::{HANDSHAKE_DEADLINE, HandshakeError},
+    issuer::{Issued, Issuer, IssuerError, TrustedPeriod, Validity},
     key::{Key, KeyError},
     peer::{Alpn, Peer, PeerError},
     provider::provider,
+    request::{MAX_REQUEST_LEN, NameError, RequestError, SigningRequest},
     store::{Local, PublishError, Snapshot, Store},
     verify::{IdMismatch, RejectedPeer, client_id, confirm_server, peer_id},
 };
