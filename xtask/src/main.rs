@@ -7,7 +7,17 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 mod archive;
+mod bench;
+mod cluster;
+mod demo;
+mod images;
+mod machine;
+mod program;
+mod setup;
+mod test;
+mod tools;
 mod ui;
+mod workspace;
 
 /// Set-up, local cluster, images, tests, demo and benchmarks.
 #[derive(Debug, Parser)]
@@ -23,7 +33,21 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Task {}
+enum Task {
+    /// Install what this machine lacks
+    Setup(setup::Args),
+    /// A real Kubernetes on this machine
+    #[command(subcommand)]
+    Cluster(cluster::Task),
+    /// Static programs as container images
+    Images(images::Args),
+    /// Every floor of tests
+    Test(test::Args),
+    /// From nothing to a meshed application
+    Demo(demo::Args),
+    /// Measurements
+    Bench(bench::Args),
+}
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -37,5 +61,12 @@ fn main() -> ExitCode {
 }
 
 fn run(task: Task) -> Result<ExitCode> {
-    match task {}
+    match task {
+        Task::Setup(args) => setup::run(&args),
+        Task::Cluster(task) => cluster::run(task),
+        Task::Images(args) => images::run(&args),
+        Task::Test(args) => test::run(&args),
+        Task::Demo(args) => demo::run(&args),
+        Task::Bench(args) => bench::run(&args),
+    }
 }

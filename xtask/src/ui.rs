@@ -2,10 +2,11 @@
 //! and, when something fails, one line saying what and one saying what to do next.
 
 use std::fmt;
-use std::io::Write as _;
+use std::io::{Read, Write as _};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, bail};
 
 /// An error whose reader is told the next step.
 #[derive(Debug)]
@@ -84,6 +85,55 @@ pub(crate) fn failure(error: &anyhow::Error) {
     }
 }
 
+/// Runs a command that may take minutes: says every half minute that it still runs, and
+/// gives what it wrote to standard output.
+pub(crate) fn patiently(what: &str, command: &mut Command) -> Result<String> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("starting {}", command.get_program().to_string_lossy()))?;
+    let stdout = child.stdout.take().context("stdout is piped")?;
+    let stderr = child.stderr.take().context("stderr is piped")?;
+    std::thread::scope(|threads| {
+        let text = threads.spawn(move || read(stdout));
+        let complaints = threads.spawn(move || read(stderr));
+        let start = Instant::now();
+        let mut spoken = start;
+        let status = wait_for(what, Duration::from_secs(3600), || {
+            if spoken.elapsed() >= Duration::from_secs(30) {
+                spoken = Instant::now();
+                note(format_args!(
+                    "    still {what} ({})",
+                    seconds(start.elapsed())
+                ));
+            }
+            Ok(child.try_wait()?)
+        });
+        if status.is_err() {
+            // Past its hour: without this the readers would wait for ever.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let text = text.join().unwrap_or_default();
+        let complaints = complaints.join().unwrap_or_default();
+        let status = status?;
+        if !status.success() {
+            let lines: Vec<&str> = complaints.lines().collect();
+            let tail = lines[lines.len().saturating_sub(8)..].join("\n    ");
+            bail!("{what} failed ({status}):\n    {tail}");
+        }
+        Ok(text)
+    })
+}
+
+fn read(mut pipe: impl Read) -> String {
+    let mut bytes = Vec::new();
+    // What could be read before an error is still worth showing.
+    let _ = pipe.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// Asks `ready` again and again until it gives a value or `patience` is over.
 pub(crate) fn wait_for<T>(
     what: &str,
@@ -97,7 +147,7 @@ pub(crate) fn wait_for<T>(
             return Ok(value);
         }
         if Instant::now() >= deadline {
-            anyhow::bail!("{what} did not happen within {}", seconds(patience));
+            bail!("{what} did not happen within {}", seconds(patience));
         }
         // Nobody unparks this thread: a bounded pause between two looks.
         std::thread::park_timeout(pause);

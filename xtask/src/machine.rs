@@ -1,0 +1,156 @@
+//! Facts about this machine: where things are kept, who runs us, how much disk is left,
+//! and the file locks that keep two runs apart.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use rustix::fs::{FlockOperation, flock, statvfs};
+
+use crate::ui;
+
+/// Build products, keyed by version: `$XDG_CACHE_HOME/linkerd-rs`.
+pub(crate) fn cache_dir() -> Result<PathBuf> {
+    let base = match std::env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()) {
+        Some(dir) => PathBuf::from(dir),
+        None => PathBuf::from(
+            std::env::var_os("HOME").context("neither XDG_CACHE_HOME nor HOME is set")?,
+        )
+        .join(".cache"),
+    };
+    Ok(base.join("linkerd-rs"))
+}
+
+/// State of local clusters, one directory per name.
+pub(crate) fn state_dir() -> PathBuf {
+    std::env::var_os("LINKERD_RS_STATE")
+        .filter(|dir| !dir.is_empty())
+        .map_or_else(|| PathBuf::from("/var/lib/linkerd-rs"), PathBuf::from)
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Fails with the exact command to run when we are not root.
+pub(crate) fn require_root(why: &str) -> Result<()> {
+    if is_root() {
+        return Ok(());
+    }
+    Err(ui::hint(
+        format!("{why} needs root"),
+        format!("run {}", sudo_command()),
+    ))
+}
+
+fn sudo_command() -> String {
+    let exe = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("xtask"));
+    let mut line = format!(
+        "sudo -E env \"PATH=$PATH\" \"HOME=$HOME\" {}",
+        exe.display()
+    );
+    for argument in std::env::args().skip(1) {
+        line.push(' ');
+        line.push_str(&argument);
+    }
+    line
+}
+
+/// Fails when less than `megabytes` are free where `path` is or will be.
+pub(crate) fn require_disk(path: &Path, megabytes: u64, what: &str) -> Result<()> {
+    let existing = path
+        .ancestors()
+        .find(|dir| dir.exists())
+        .unwrap_or_else(|| Path::new("/"));
+    let stat = statvfs(existing).with_context(|| format!("asking {}", existing.display()))?;
+    let free = stat.f_bavail * stat.f_frsize / (1024 * 1024);
+    if free >= megabytes {
+        return Ok(());
+    }
+    Err(ui::hint(
+        format!(
+            "{what} needs {megabytes} MB in {}, and {free} MB are free",
+            path.display()
+        ),
+        format!(
+            "free some space on the file system of {} and run this again",
+            existing.display()
+        ),
+    ))
+}
+
+/// A lock on a file, held until dropped; the kernel lets go of it when we die.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock, or says `busy` when another run holds it.
+    pub(crate) fn take(path: &Path, busy: &str) -> Result<Self> {
+        let file = open(path)?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(ui::hint(
+                busy,
+                format!(
+                    "wait for the other run to end (it holds {})",
+                    path.display()
+                ),
+            ));
+        }
+        Ok(Self { _file: file })
+    }
+
+    /// Takes the lock, waiting for whoever holds it.
+    pub(crate) fn wait(path: &Path, what: &str) -> Result<Self> {
+        let file = open(path)?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            ui::note(format_args!("  waiting for another run that is {what}"));
+            flock(&file, FlockOperation::LockExclusive)
+                .with_context(|| format!("locking {}", path.display()))?;
+        }
+        Ok(Self { _file: file })
+    }
+}
+
+fn open(path: &Path) -> Result<File> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
+    }
+    File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .with_context(|| format!("opening {}", path.display()))
+}
+
+/// Writes a file in one move, so that nobody ever reads half of it.
+pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    let partial = path.with_extension(format!("partial-{}", std::process::id()));
+    fs::write(&partial, content).with_context(|| format!("writing {}", partial.display()))?;
+    fs::rename(&partial, path).with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_keeps_a_second_run_out() {
+        let path = std::env::temp_dir().join(format!("xtask-lock-{}", std::process::id()));
+        let first = Lock::take(&path, "busy").expect("free");
+        let error = Lock::take(&path, "busy").expect_err("held");
+        assert_eq!(error.to_string(), "busy");
+        drop(first);
+        Lock::take(&path, "busy").expect("free again");
+        fs::remove_file(&path).expect("ours");
+    }
+
+    #[test]
+    fn no_disk_is_as_large_as_asked() {
+        let error = require_disk(Path::new("/no/such/place"), u64::MAX, "a test")
+            .expect_err("no disk is that large");
+        assert!(error.to_string().starts_with("a test needs"), "{error}");
+    }
+}
