@@ -115,8 +115,8 @@ seccompProfile:
 {{- $requests := dict -}}
 {{- range $kind := list "cpu" "memory" "ephemeral-storage" -}}
 {{- with index $ $kind -}}
-{{- if .limit -}}{{- $_ := set $limits $kind .limit -}}{{- end -}}
-{{- if .request -}}{{- $_ := set $requests $kind .request -}}{{- end -}}
+{{- if .limit -}}{{- $limits = merge (dict $kind .limit) $limits -}}{{- end -}}
+{{- if .request -}}{{- $requests = merge (dict $kind .request) $requests -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if or $limits $requests -}}

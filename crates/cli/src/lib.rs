@@ -1,0 +1,4 @@
+//! The `linkerd` command.
+
+pub mod chart;
+pub mod yaml;
