@@ -17,7 +17,6 @@ use tar::{Builder, EntryType, Header};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Capability {
-    NetBindService = 10,
     NetAdmin = 12,
     NetRaw = 13,
 }
@@ -27,11 +26,9 @@ pub(crate) enum Capability {
 pub(crate) struct Image {
     reference: String,
     entrypoint: Vec<String>,
-    command: Vec<String>,
     environment: Vec<String>,
     labels: BTreeMap<String, String>,
     user: String,
-    working_dir: String,
     entries: BTreeMap<String, Entry>,
 }
 
@@ -55,20 +52,13 @@ impl Image {
         Self {
             reference: reference.into(),
             entrypoint: Vec::new(),
-            command: Vec::new(),
             environment: vec![
                 "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
             ],
             labels: BTreeMap::new(),
             user: String::new(),
-            working_dir: "/".to_owned(),
             entries: BTreeMap::new(),
         }
-    }
-
-    /// The name the image is loaded under.
-    pub(crate) fn reference(&self) -> &str {
-        &self.reference
     }
 
     pub(crate) fn entrypoint<S: Into<String>>(mut self, argv: impl IntoIterator<Item = S>) -> Self {
@@ -76,24 +66,9 @@ impl Image {
         self
     }
 
-    pub(crate) fn command<S: Into<String>>(mut self, argv: impl IntoIterator<Item = S>) -> Self {
-        self.command = argv.into_iter().map(Into::into).collect();
-        self
-    }
-
     /// User, or `user:group`, by number: a scratch image has no passwd file.
     pub(crate) fn user(mut self, user: impl Into<String>) -> Self {
         self.user = user.into();
-        self
-    }
-
-    pub(crate) fn working_dir(mut self, path: impl Into<String>) -> Self {
-        self.working_dir = path.into();
-        self
-    }
-
-    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
-        self.environment.push(format!("{name}={value}"));
         self
     }
 
@@ -122,7 +97,8 @@ impl Image {
         self
     }
 
-    /// A file with capabilities that are permitted and effective when it is executed.
+    /// A file with capabilities that are permitted, effective and inheritable when it is
+    /// executed (`+eip`).
     pub(crate) fn file_with_capabilities(
         mut self,
         path: &str,
@@ -190,12 +166,11 @@ impl Image {
             "os": "linux",
             "created": "1970-01-01T00:00:00Z",
             "config": {
-                "Cmd": optional(&self.command),
                 "Entrypoint": optional(&self.entrypoint),
                 "Env": self.environment,
                 "Labels": self.labels,
                 "User": self.user,
-                "WorkingDir": self.working_dir,
+                "WorkingDir": "/",
             },
             "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{layer_digest}")] },
             "history": [{ "created": "1970-01-01T00:00:00Z", "created_by": "cargo xtask" }],
@@ -266,10 +241,10 @@ fn header(kind: EntryType, mode: u32) -> Header {
     header
 }
 
-/// `struct vfs_cap_data`, revision 2: permitted and effective, nothing inheritable.
-fn file_capability(permitted: u32) -> [u8; 20] {
+/// `struct vfs_cap_data`, revision 2: permitted and inheritable words, all of them effective.
+fn file_capability(set: u32) -> [u8; 20] {
     const REVISION_2_EFFECTIVE: u32 = 0x0200_0001;
-    let words = [REVISION_2_EFFECTIVE, permitted, 0, 0, 0];
+    let words = [REVISION_2_EFFECTIVE, set, set, 0, 0];
     let mut bytes = [0; 20];
     for (slot, word) in bytes.chunks_exact_mut(4).zip(words) {
         slot.copy_from_slice(&word.to_le_bytes());
@@ -364,7 +339,7 @@ mod tests {
             entry.read_to_string(&mut content).expect("readable");
         }
         let value = [
-            1, 0, 0, 2, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            1, 0, 0, 2, 0, 0x10, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         ];
         let key = b"SCHILY.xattr.security.capability".to_vec();
         assert_eq!(found, [("bin/a".to_owned(), key, value.to_vec())]);

@@ -196,6 +196,13 @@ fn stopped(component: &Component) -> anyhow::Error {
 /// Loads the pause image and CoreDNS, once per node.
 fn load_images(spec: &Spec, node: Node, programs: &Programs) -> Result<()> {
     let listed = ui::wait_for("containerd's readiness", PATIENCE, || {
+        if !node
+            .processes()?
+            .iter()
+            .any(|process| process.is("containerd"))
+        {
+            bail!("containerd of node {} stopped", node.number);
+        }
         let mut list = node.command("ctr");
         list.args(["--namespace", "k8s.io", "images", "list", "--quiet"]);
         Ok(program::output(&mut list).ok())

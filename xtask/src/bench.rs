@@ -1,0 +1,78 @@
+//! `cargo xtask bench`: the benchmarks of one part, or of all. Each is a bench target of the
+//! crate it measures and prints its own results.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::workspace::{self, Workspace};
+use crate::{program, ui};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to measure: init, tls, proxy, control-plane, mesh [default: all there is]
+    part: Option<String>,
+    /// Passed on to the benchmarks
+    #[arg(last = true)]
+    arguments: Vec<String>,
+}
+
+/// The parts by the names people use for them, and the packages that measure them.
+const PARTS: [(&str, &[&str]); 5] = [
+    ("init", &["linkerd-init"]),
+    ("tls", &["linkerd-tls"]),
+    ("proxy", &["linkerd-proxy", "linkerd-http1"]),
+    (
+        "control-plane",
+        &[
+            "linkerd-destination",
+            "linkerd-policy",
+            "linkerd-identity",
+            "linkerd-controller",
+        ],
+    ),
+    ("mesh", &["linkerd-e2e"]),
+];
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let workspace = Workspace::find()?;
+    let benches = workspace.benches();
+    let of = |part: &str| -> Vec<(&str, &str)> {
+        let packages = PARTS
+            .iter()
+            .find(|(name, _)| *name == part)
+            .map_or(&[][..], |(_, packages)| packages);
+        benches
+            .iter()
+            .filter(|(package, _)| packages.contains(package))
+            .copied()
+            .collect()
+    };
+    let there: Vec<&str> = PARTS
+        .iter()
+        .map(|(part, _)| *part)
+        .filter(|part| !of(part).is_empty())
+        .collect();
+    let chosen = match &args.part {
+        None => benches.clone(),
+        Some(part) => of(part),
+    };
+    if chosen.is_empty() {
+        let next = match there.is_empty() {
+            true => "a benchmark is a `benches/NAME.rs` of the crate it measures".to_owned(),
+            false => format!("there are benchmarks for {}", there.join(", ")),
+        };
+        let part = args.part.as_deref().unwrap_or("anything");
+        return Err(ui::hint(format!("there is no benchmark for {part}"), next));
+    }
+    for (package, bench) in chosen {
+        ui::note(format_args!("{package}: {bench}"));
+        let mut cargo = workspace::cargo();
+        cargo
+            .current_dir(&workspace.root)
+            .args(["bench", "--package", package, "--bench", bench, "--"])
+            .args(&args.arguments);
+        program::show(&mut cargo)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,394 @@
+//! `cargo xtask images`: builds static programs and writes them as container images, without
+//! a container engine. The same sources on the same system give the same bytes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::archive::{Capability, Image};
+use crate::workspace::{self, Workspace};
+use crate::{cluster, setup, ui};
+
+mod iptables;
+
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Make only this image; may be given more than once
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Build fast instead of building fast programs
+    #[arg(long)]
+    quick: bool,
+    /// Where the archives go [default: dist/images]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// The first part of the images' names
+    #[arg(long, default_value = REGISTRY)]
+    registry: String,
+    /// The images' tag [default: the version of this tree]
+    #[arg(long)]
+    tag: Option<String>,
+    /// The local cluster to load the images into, if it is up
+    #[arg(long, value_name = "NAME", default_value = cluster::DEFAULT_NAME)]
+    cluster: String,
+}
+
+pub(crate) const REGISTRY: &str = "localhost/linkerd";
+
+/// How well to optimise; see the profiles in Cargo.toml.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Profile {
+    /// The data plane: everything for speed.
+    Release,
+    /// The inner loop: everything for a short build.
+    Quick,
+}
+
+#[derive(Debug)]
+struct Program {
+    package: &'static str,
+    bin: &'static str,
+    profile: Profile,
+}
+
+/// What goes into one image.
+struct Recipe {
+    name: &'static str,
+    programs: &'static [Program],
+    fill: fn(Image, &Programs) -> Result<Image>,
+}
+
+/// The content of built programs, by name.
+#[derive(Debug, Default)]
+struct Programs(BTreeMap<&'static str, Vec<u8>>);
+
+const PROXY: Program = Program {
+    package: "linkerd-proxy",
+    bin: "linkerd-proxy",
+    profile: Profile::Release,
+};
+const INIT: Program = Program {
+    package: "linkerd-init",
+    bin: "linkerd-init",
+    profile: Profile::Release,
+};
+const VALIDATOR: Program = Program {
+    package: "linkerd-init",
+    bin: "linkerd-network-validator",
+    profile: Profile::Release,
+};
+
+/// Every image there is. An image appears here together with its program.
+const RECIPES: &[Recipe] = &[
+    Recipe {
+        name: "proxy",
+        programs: &[PROXY, INIT, VALIDATOR],
+        fill: proxy,
+    },
+    Recipe {
+        name: "proxy-init",
+        programs: &[INIT],
+        fill: proxy_init,
+    },
+];
+
+/// What the firewall's programs must be allowed to do when a non-root user runs them.
+const FIREWALL: [Capability; 2] = [Capability::NetAdmin, Capability::NetRaw];
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    for archive in make(args)? {
+        if cluster::is_up(&args.cluster)? {
+            let content =
+                fs::read(&archive).with_context(|| format!("reading {}", archive.display()))?;
+            cluster::load(&args.cluster, &content)?;
+        }
+        ui::out(archive.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The arguments of `--quick` and nothing else.
+pub(crate) fn quick(quick: bool) -> Args {
+    Args {
+        only: Vec::new(),
+        quick,
+        out: None,
+        registry: REGISTRY.to_owned(),
+        tag: None,
+        cluster: cluster::DEFAULT_NAME.to_owned(),
+    }
+}
+
+/// The version of this tree, which also is the default tag.
+pub(crate) fn version() -> String {
+    std::env::var("LINKERD_VERSION")
+        .ok()
+        .filter(|version| !version.is_empty())
+        .unwrap_or_else(|| concat!("edge-", env!("CARGO_PKG_VERSION")).to_owned())
+}
+
+/// Builds and writes the images that were asked for; gives the archives.
+pub(crate) fn make(args: &Args) -> Result<Vec<PathBuf>> {
+    let recipes = chosen(&args.only)?;
+    setup::ensure(&[setup::Purpose::Build])?;
+    let workspace = Workspace::find()?;
+    let programs = build(&workspace, &recipes, args.quick)?;
+    let out = args
+        .out
+        .clone()
+        .unwrap_or_else(|| workspace.root.join("dist/images"));
+    let tag = args.tag.clone().unwrap_or_else(version);
+    let mut archives = Vec::new();
+    for recipe in recipes {
+        let archive = out.join(format!("{}.tar", recipe.name));
+        let reference = format!("{}/{}:{tag}", args.registry, recipe.name);
+        ui::step(format_args!("image {reference}"), || {
+            let image = identified(Image::new(&reference), &tag);
+            (recipe.fill)(image, &programs)?.write_to(&archive)
+        })?;
+        archives.push(archive);
+    }
+    Ok(archives)
+}
+
+fn chosen(only: &[String]) -> Result<Vec<&'static Recipe>> {
+    let names: Vec<&str> = RECIPES.iter().map(|recipe| recipe.name).collect();
+    if let Some(unknown) = only.iter().find(|name| !names.contains(&name.as_str())) {
+        return Err(ui::hint(
+            format!("there is no image {unknown}"),
+            format!("choose among {}", names.join(", ")),
+        ));
+    }
+    let wanted = |recipe: &&Recipe| only.is_empty() || only.iter().any(|name| name == recipe.name);
+    Ok(RECIPES.iter().filter(wanted).collect())
+}
+
+// === the images ===
+
+fn proxy(image: Image, programs: &Programs) -> Result<Image> {
+    Ok(image
+        .entrypoint(["/usr/lib/linkerd/linkerd2-proxy-identity"])
+        .user("2102")
+        .file(
+            "/usr/lib/linkerd/linkerd2-proxy",
+            0o755,
+            programs.get(&PROXY)?,
+        )
+        .symlink("/usr/lib/linkerd/linkerd2-proxy-identity", "linkerd2-proxy")
+        .symlink("/usr/lib/linkerd/linkerd-await", "linkerd2-proxy")
+        .file(
+            "/usr/lib/linkerd/linkerd2-network-validator",
+            0o755,
+            programs.get(&VALIDATOR)?,
+        )
+        // A capability of a file that its user may not have makes exec fail: nothing else may
+        // be this file.
+        .file_with_capabilities(
+            "/usr/lib/linkerd/linkerd2-proxy-init",
+            0o755,
+            programs.get(&INIT)?,
+            &FIREWALL,
+        ))
+}
+
+fn proxy_init(image: Image, programs: &Programs) -> Result<Image> {
+    let image = image
+        .entrypoint(["/usr/lib/linkerd/linkerd2-proxy-init"])
+        .user("65534")
+        .file_with_capabilities(
+            "/usr/lib/linkerd/linkerd2-proxy-init",
+            0o755,
+            programs.get(&INIT)?,
+            &FIREWALL,
+        );
+    iptables::add(image, &FIREWALL)
+}
+
+/// What every image has: a version, and names for the users it may run as.
+fn identified(image: Image, version: &str) -> Image {
+    image
+        .label("org.opencontainers.image.version", version)
+        .label("org.opencontainers.image.licenses", "Apache-2.0")
+        .file("/usr/lib/linkerd/version.txt", 0o644, format!("{version}\n"))
+        .file(
+            "/etc/passwd",
+            0o644,
+            *b"root:x:0:0:root:/:/sbin/nologin\nlinkerd:x:2102:2102:proxy:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n",
+        )
+        .file("/etc/group", 0o644, *b"root:x:0:\nlinkerd:x:2102:\nnobody:x:65534:\n")
+        .file("/etc/nsswitch.conf", 0o644, *b"hosts: files dns\n")
+        .dir("/tmp", 0o1777)
+}
+
+// === building ===
+
+/// Builds every program of the recipes, one cargo run a profile, and reads them.
+fn build(workspace: &Workspace, recipes: &[&Recipe], quick: bool) -> Result<Programs> {
+    let mut by_profile: BTreeMap<Profile, Vec<&'static Program>> = BTreeMap::new();
+    for program in recipes.iter().flat_map(|recipe| recipe.programs) {
+        if !workspace.has_program(program.package, program.bin) {
+            bail!(
+                "the workspace has no program {} in {}",
+                program.bin,
+                program.package
+            );
+        }
+        let profile = if quick {
+            Profile::Quick
+        } else {
+            program.profile
+        };
+        let programs = by_profile.entry(profile).or_default();
+        if !programs.iter().any(|known| known.bin == program.bin) {
+            programs.push(program);
+        }
+    }
+    let mut built = Programs::default();
+    for (profile, programs) in by_profile {
+        let names: Vec<&str> = programs.iter().map(|program| program.bin).collect();
+        ui::long_step(
+            format_args!("building {} ({})", names.join(", "), profile.name()),
+            || compile(workspace, profile, &programs),
+        )?;
+        let dir = workspace.target.join(triple()).join(profile.name());
+        for program in programs {
+            let path = dir.join(program.bin);
+            let content = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+            require_static(&path, &content)?;
+            built.0.insert(program.bin, content);
+        }
+    }
+    Ok(built)
+}
+
+fn compile(workspace: &Workspace, profile: Profile, programs: &[&Program]) -> Result<()> {
+    let mut cargo = workspace::cargo();
+    cargo
+        .current_dir(&workspace.root)
+        .args([
+            "build",
+            "--locked",
+            "--target",
+            &triple(),
+            "--profile",
+            profile.name(),
+        ])
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env("RUSTFLAGS", rust_flags(workspace));
+    for program in programs {
+        cargo.args(["--package", program.package, "--bin", program.bin]);
+    }
+    ui::patiently("building", &mut cargo).map(drop)
+}
+
+/// Static, and without the places where this tree and cargo's sources happen to lie.
+fn rust_flags(workspace: &Workspace) -> String {
+    let cargo_home = std::env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")));
+    let mut flags = vec![
+        "-C target-feature=+crt-static".to_owned(),
+        format!("--remap-path-prefix={}=/linkerd", workspace.root.display()),
+    ];
+    if let Some(home) = cargo_home {
+        flags.push(format!("--remap-path-prefix={}=/cargo", home.display()));
+    }
+    flags.join(" ")
+}
+
+/// The target is always named: then build scripts and macros, which cannot be static, are not.
+fn triple() -> String {
+    format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
+}
+
+/// A program that asks for a loader would not start in an image without one.
+fn require_static(path: &Path, content: &[u8]) -> Result<()> {
+    const LOADER: &[u8] = b"/ld-linux";
+    let head = &content[..content.len().min(4096)];
+    if head.windows(LOADER.len()).any(|part| part == LOADER) {
+        bail!("{} is not linked statically", path.display());
+    }
+    Ok(())
+}
+
+// === impl Profile ===
+
+impl Profile {
+    /// What cargo calls it, and the directory it builds in.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Quick => "quick",
+        }
+    }
+}
+
+// === impl Programs ===
+
+impl Programs {
+    fn get(&self, program: &Program) -> Result<Vec<u8>> {
+        let content = self.0.get(program.bin);
+        content
+            .cloned()
+            .with_context(|| format!("{} was not built", program.bin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fakes() -> Programs {
+        let programs = RECIPES.iter().flat_map(|recipe| recipe.programs);
+        Programs(
+            programs
+                .map(|p| (p.bin, p.bin.as_bytes().to_vec()))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn packing_twice_gives_the_same_bytes() {
+        for recipe in RECIPES {
+            let pack = || {
+                let image = identified(Image::new(format!("{REGISTRY}/{}:1", recipe.name)), "1");
+                (recipe.fill)(image, &fakes())
+                    .and_then(|image| image.to_bytes())
+                    .expect("packed")
+            };
+            assert!(pack() == pack(), "{} differs", recipe.name);
+        }
+    }
+
+    #[test]
+    fn an_unknown_image_is_refused_with_the_known_ones() {
+        assert_eq!(chosen(&[]).expect("all").len(), RECIPES.len());
+        let Err(error) = chosen(&["nothing".to_owned()]) else {
+            panic!("it does not exist")
+        };
+        assert_eq!(error.to_string(), "there is no image nothing");
+    }
+
+    #[test]
+    fn a_program_with_a_loader_is_refused() {
+        let path = Path::new("program");
+        require_static(path, b"\x7fELF static").expect("no loader is named");
+        require_static(path, b"\x7fELF /lib64/ld-linux-x86-64.so.2\0")
+            .expect_err("a loader is named");
+    }
+
+    #[test]
+    fn every_program_belongs_to_the_workspace() {
+        let workspace = Workspace::find().expect("cargo metadata");
+        for program in RECIPES.iter().flat_map(|recipe| recipe.programs) {
+            assert!(
+                workspace.has_program(program.package, program.bin),
+                "{}",
+                program.bin
+            );
+        }
+    }
+}
