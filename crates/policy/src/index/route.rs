@@ -1,0 +1,531 @@
+//! Routes, read: one generic core for all kinds, with what differs in a [`Flavor`].
+//!
+//! A rule that cannot be honoured is kept with its problem, so that requests it is for fail
+//! visibly and everything else of the route works.
+
+use linkerd_core::policy::{
+    ConnectionFilter, GrpcFilter, GrpcMatch, HostMatch, HttpFilter, HttpMatch, POLICY_GROUP,
+    outbound::{GrpcConditions, Retry, StatusRange, Timeouts},
+};
+use linkerd_k8s::{
+    Key,
+    policy::route::{self as k8s, Kind},
+};
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use super::{Created, Dirty, Store, Stored, Table};
+use crate::{
+    annotation::{self, AnnotationError, Annotations},
+    cluster::Cluster,
+    rule::{self, RuleError},
+};
+
+/// A route.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Route<P: Flavor> {
+    pub(crate) head: RouteHead,
+    pub(crate) hosts: Vec<HostMatch>,
+    pub(crate) rules: Vec<Rule<P>>,
+    pub(crate) retry: Option<Retry<P::RetryOn>>,
+    pub(crate) timeouts: Timeouts,
+}
+
+/// What routes of all kinds have.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RouteHead {
+    pub(crate) id: RouteId,
+    pub(crate) created: Created,
+    pub(crate) generation: Option<i64>,
+    /// The parents this controller knows how to serve.
+    pub(crate) parents: Vec<Parent>,
+    /// Backends of all rules, for the status.
+    pub(crate) backends: Vec<BackendTarget>,
+    /// Annotations that cannot be read: no outbound parent accepts the route.
+    pub(crate) bad_annotation: Option<String>,
+    /// Problems of single rules, and how many rules there are.
+    pub(crate) rule_problems: Vec<String>,
+    pub(crate) rule_count: usize,
+    /// What the API server has.
+    pub(crate) status: Option<k8s::Status>,
+}
+
+/// Names a route.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct RouteId {
+    pub(crate) kind: RouteKind,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// Kinds of routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum RouteKind {
+    Grpc,
+    GatewayHttp,
+    PolicyHttp,
+    Tls,
+    Tcp,
+}
+
+/// What a route attaches to, as one of its parent references says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parent {
+    pub(crate) id: ParentId,
+    pub(crate) port: Option<u16>,
+    pub(crate) section: bool,
+}
+
+/// Names a parent.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ParentId {
+    pub(crate) kind: ParentKind,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// Kinds of parents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum ParentKind {
+    Server,
+    Service,
+    EgressNetwork,
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rule<P: Flavor> {
+    pub(crate) matches: Vec<P::Match>,
+    pub(crate) filters: Vec<P::Filter>,
+    pub(crate) backends: Vec<Backend<P::Filter>>,
+    pub(crate) request_timeout: Option<Duration>,
+    /// Why the rule cannot be honoured.
+    pub(crate) problem: Option<String>,
+}
+
+/// A backend of a rule.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Backend<F> {
+    pub(crate) target: BackendTarget,
+    pub(crate) port: Option<u16>,
+    pub(crate) weight: u32,
+    /// Or why they cannot be honoured.
+    pub(crate) filters: Result<Vec<F>, String>,
+}
+
+/// What a backend is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BackendTarget {
+    Service(Key),
+    EgressNetwork(Key),
+    Other { group: String, kind: String, name: String },
+}
+
+/// What differs between protocols.
+pub(crate) trait Flavor: Clone + Debug + PartialEq + Send + Sync + 'static {
+    type Match: Clone + Debug + PartialEq + Send + Sync;
+    type Filter: Clone + Debug + PartialEq + Send + Sync;
+    type RetryOn: Clone + Debug + PartialEq + Send + Sync;
+
+    /// Fails traffic sent to a backend that cannot be used.
+    fn invalid_backend(message: String) -> Self::Filter;
+    /// Fails traffic of a rule that cannot be honoured.
+    fn broken_rule(message: String) -> Self::Filter;
+    fn retry(annotations: &Annotations) -> Result<Option<Retry<Self::RetryOn>>, AnnotationError>;
+    fn timeouts(annotations: &Annotations) -> Result<Timeouts, AnnotationError> {
+        annotation::timeouts(annotations)
+    }
+}
+
+/// HTTP requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Http {}
+
+/// gRPC calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grpc {}
+
+/// TLS or TCP connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Connection {}
+
+impl Flavor for Http {
+    type Match = HttpMatch;
+    type Filter = HttpFilter;
+    type RetryOn = Vec<StatusRange>;
+
+    fn invalid_backend(message: String) -> HttpFilter {
+        HttpFilter::Fail { status: 500, message }
+    }
+
+    fn broken_rule(message: String) -> HttpFilter {
+        HttpFilter::Fail { status: 500, message }
+    }
+
+    fn retry(annotations: &Annotations) -> Result<Option<Retry<Vec<StatusRange>>>, AnnotationError> {
+        annotation::http_retry(annotations)
+    }
+}
+
+impl Flavor for Grpc {
+    type Match = GrpcMatch;
+    type Filter = GrpcFilter;
+    type RetryOn = GrpcConditions;
+
+    /// Not a gRPC code, but what clients have come to expect.
+    fn invalid_backend(message: String) -> GrpcFilter {
+        GrpcFilter::Fail { code: 500, message }
+    }
+
+    fn broken_rule(message: String) -> GrpcFilter {
+        const UNIMPLEMENTED: u32 = 12;
+        GrpcFilter::Fail { code: UNIMPLEMENTED, message }
+    }
+
+    fn retry(annotations: &Annotations) -> Result<Option<Retry<GrpcConditions>>, AnnotationError> {
+        annotation::grpc_retry(annotations)
+    }
+}
+
+impl Flavor for Connection {
+    type Match = ();
+    type Filter = ConnectionFilter;
+    type RetryOn = ();
+
+    fn invalid_backend(message: String) -> ConnectionFilter {
+        ConnectionFilter::Invalid(message)
+    }
+
+    fn broken_rule(message: String) -> ConnectionFilter {
+        ConnectionFilter::Invalid(message)
+    }
+
+    fn retry(_: &Annotations) -> Result<Option<Retry<()>>, AnnotationError> {
+        Ok(None)
+    }
+
+    fn timeouts(_: &Annotations) -> Result<Timeouts, AnnotationError> {
+        Ok(Timeouts::default())
+    }
+}
+
+/// A kind of resource, its flavor, and how its rules are read.
+pub(crate) trait ReadRoute: Kind {
+    type Flavor: Flavor;
+    const ID: RouteKind;
+    fn table(store: &mut Store) -> &mut Table<Route<Self::Flavor>>;
+    fn rule(rule: &Self::Rule, namespace: &str) -> Rule<Self::Flavor>;
+}
+
+impl ReadRoute for k8s::GatewayHttp {
+    type Flavor = Http;
+    const ID: RouteKind = RouteKind::GatewayHttp;
+
+    fn table(store: &mut Store) -> &mut Table<Route<Http>> {
+        &mut store.gateway_http
+    }
+
+    fn rule(rule: &k8s::HttpRule, namespace: &str) -> Rule<Http> {
+        http_rule(rule, namespace)
+    }
+}
+
+impl ReadRoute for k8s::PolicyHttp {
+    type Flavor = Http;
+    const ID: RouteKind = RouteKind::PolicyHttp;
+
+    fn table(store: &mut Store) -> &mut Table<Route<Http>> {
+        &mut store.policy_http
+    }
+
+    fn rule(rule: &k8s::HttpRule, namespace: &str) -> Rule<Http> {
+        http_rule(rule, namespace)
+    }
+}
+
+impl ReadRoute for k8s::GatewayGrpc {
+    type Flavor = Grpc;
+    const ID: RouteKind = RouteKind::Grpc;
+
+    fn table(store: &mut Store) -> &mut Table<Route<Grpc>> {
+        &mut store.grpc
+    }
+
+    fn rule(source: &k8s::GrpcRule, namespace: &str) -> Rule<Grpc> {
+        let filters = |filters: &[k8s::Filter]| {
+            let kept = filters.iter().filter_map(|filter| rule::grpc_filter(filter).transpose());
+            kept.collect::<Result<Vec<_>, RuleError>>()
+        };
+        let mut parts = Parts::new(&source.unknown);
+        Rule {
+            matches: parts.matches(&source.matches, rule::grpc_match),
+            filters: parts.keep(filters(&source.filters)),
+            backends: source.backend_refs.iter().map(|backend| read_backend(backend, namespace, filters)).collect(),
+            request_timeout: None,
+            problem: parts.problem,
+        }
+    }
+}
+
+impl ReadRoute for k8s::GatewayTls {
+    type Flavor = Connection;
+    const ID: RouteKind = RouteKind::Tls;
+
+    fn table(store: &mut Store) -> &mut Table<Route<Connection>> {
+        &mut store.tls
+    }
+
+    fn rule(rule: &k8s::ConnectionRule, namespace: &str) -> Rule<Connection> {
+        connection_rule(rule, namespace)
+    }
+}
+
+impl ReadRoute for k8s::GatewayTcp {
+    type Flavor = Connection;
+    const ID: RouteKind = RouteKind::Tcp;
+
+    fn table(store: &mut Store) -> &mut Table<Route<Connection>> {
+        &mut store.tcp
+    }
+
+    fn rule(rule: &k8s::ConnectionRule, namespace: &str) -> Rule<Connection> {
+        connection_rule(rule, namespace)
+    }
+}
+
+/// Collects the parts of a rule and the first problem among them.
+struct Parts {
+    problem: Option<String>,
+}
+
+impl Parts {
+    fn new<V>(unknown: &std::collections::BTreeMap<String, V>) -> Self {
+        Self { problem: unknown.keys().next().map(|field| format!("unsupported field: {field}")) }
+    }
+
+    fn keep<T: Default>(&mut self, part: Result<T, RuleError>) -> T {
+        part.unwrap_or_else(|error| {
+            self.problem.get_or_insert_with(|| error.to_string());
+            T::default()
+        })
+    }
+
+    /// Matches that can be read. Those that cannot would match nothing a proxy knows.
+    fn matches<S, M>(&mut self, sources: &[S], read: impl Fn(&S) -> Result<M, RuleError>) -> Vec<M> {
+        sources.iter().filter_map(|source| self.keep(read(source).map(Some))).collect()
+    }
+}
+
+fn http_rule(source: &k8s::HttpRule, namespace: &str) -> Rule<Http> {
+    let filters =
+        |filters: &[k8s::Filter]| filters.iter().map(rule::http_filter).collect::<Result<Vec<_>, _>>();
+    let mut parts = Parts::new(&source.unknown);
+    let timeout = source.timeouts.as_ref().and_then(|timeouts| timeouts.request.as_deref());
+    let timeout = timeout.map(|text| {
+        annotation::gateway_duration(text)
+            .or_else(|_| annotation::duration(text))
+            .map_err(|reason| RuleError::Invalid { what: "request timeout", reason })
+    });
+    Rule {
+        matches: parts.matches(&source.matches, rule::http_match),
+        filters: parts.keep(filters(&source.filters)),
+        backends: source.backend_refs.iter().map(|backend| read_backend(backend, namespace, filters)).collect(),
+        request_timeout: parts.keep(timeout.transpose()).filter(|timeout| !timeout.is_zero()),
+        problem: parts.problem,
+    }
+}
+
+fn connection_rule(source: &k8s::ConnectionRule, namespace: &str) -> Rule<Connection> {
+    let parts = Parts::new(&source.unknown);
+    Rule {
+        matches: Vec::new(),
+        filters: Vec::new(),
+        backends: source
+            .backend_refs
+            .iter()
+            .map(|backend| read_backend(backend, namespace, |_| Ok(Vec::new())))
+            .collect(),
+        request_timeout: None,
+        problem: parts.problem,
+    }
+}
+
+fn read_backend<S, F>(
+    source: &k8s::BackendRef<S>,
+    namespace: &str,
+    filters: impl Fn(&[S]) -> Result<Vec<F>, RuleError>,
+) -> Backend<F> {
+    Backend {
+        target: BackendTarget::read(source, namespace),
+        port: source.port,
+        weight: source.weight.unwrap_or(1),
+        filters: filters(&source.filters).map_err(|error| match error {
+            RuleError::Unsupported { value, .. } => format!("unsupported backend filter: {value}"),
+            RuleError::Invalid { .. } => format!("unsupported backend filter: {error}"),
+        }),
+    }
+}
+
+impl BackendTarget {
+    fn read<S>(source: &k8s::BackendRef<S>, namespace: &str) -> Self {
+        let key = Key::new(source.namespace.as_deref().unwrap_or(namespace), source.name.as_str());
+        let group = source.group.as_deref().unwrap_or_default();
+        let kind = source.kind.as_deref().unwrap_or("Service");
+        let core = group.is_empty() || group.eq_ignore_ascii_case("core");
+        if core && kind.eq_ignore_ascii_case("Service") {
+            Self::Service(key)
+        } else if group.eq_ignore_ascii_case(POLICY_GROUP) && kind.eq_ignore_ascii_case("EgressNetwork") {
+            Self::EgressNetwork(key)
+        } else {
+            Self::Other { group: group.to_owned(), kind: kind.to_owned(), name: source.name.clone() }
+        }
+    }
+}
+
+impl Parent {
+    /// Reads a parent reference, if it is to something this controller serves.
+    pub(crate) fn read(source: &k8s::ParentRef, namespace: &str) -> Option<Self> {
+        let kind = source.kind.as_deref()?;
+        let group = source.group.as_deref().unwrap_or_default();
+        let core = group.is_empty() || group.eq_ignore_ascii_case("core");
+        let policy = group.eq_ignore_ascii_case(POLICY_GROUP);
+        let kind = if core && kind.eq_ignore_ascii_case("Service") {
+            ParentKind::Service
+        } else if policy && kind.eq_ignore_ascii_case("EgressNetwork") {
+            ParentKind::EgressNetwork
+        } else if policy && kind.eq_ignore_ascii_case("Server") {
+            ParentKind::Server
+        } else {
+            return None;
+        };
+        let namespace = source.namespace.as_deref().unwrap_or(namespace).to_owned();
+        let id = ParentId { kind, namespace, name: source.name.clone() };
+        Some(Self { id, port: source.port, section: source.section_name.is_some() })
+    }
+}
+
+impl ParentId {
+    pub(crate) fn service(key: &Key) -> Self {
+        Self { kind: ParentKind::Service, namespace: key.namespace.clone(), name: key.name.clone() }
+    }
+
+    pub(crate) fn egress(key: &Key) -> Self {
+        Self { kind: ParentKind::EgressNetwork, namespace: key.namespace.clone(), name: key.name.clone() }
+    }
+
+    pub(crate) fn server(namespace: &str, name: &str) -> Self {
+        Self { kind: ParentKind::Server, namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+impl RouteKind {
+    /// Among kinds that want the same parent and port, the lowest has it.
+    pub(crate) fn rank(self) -> u8 {
+        match self {
+            Self::Grpc => 0,
+            Self::GatewayHttp | Self::PolicyHttp => 1,
+            Self::Tls => 2,
+            Self::Tcp => 3,
+        }
+    }
+
+    pub(crate) fn group(self) -> &'static str {
+        match self {
+            Self::PolicyHttp => k8s::PolicyHttp::GROUP,
+            _ => k8s::GatewayHttp::GROUP,
+        }
+    }
+
+    pub(crate) fn kind(self) -> &'static str {
+        match self {
+            Self::Grpc => k8s::GatewayGrpc::KIND,
+            Self::GatewayHttp | Self::PolicyHttp => k8s::GatewayHttp::KIND,
+            Self::Tls => k8s::GatewayTls::KIND,
+            Self::Tcp => k8s::GatewayTcp::KIND,
+        }
+    }
+}
+
+impl RouteHead {
+    /// Routes apply in this order.
+    pub(crate) fn precedence(&self) -> impl Ord + use<'_> {
+        let id = &self.id;
+        (self.created, &id.name, id.kind.group(), id.kind.kind(), &id.namespace)
+    }
+
+    /// Why no rule of the route can be honoured.
+    pub(crate) fn unusable(&self) -> Option<&str> {
+        let all = self.rule_count > 0 && self.rule_problems.len() == self.rule_count;
+        self.rule_problems.first().filter(|_| all).map(String::as_str)
+    }
+
+    fn is_attached_to(&self, parent: &ParentId) -> bool {
+        self.parents.iter().any(|own| own.id == *parent)
+    }
+}
+
+impl<K: ReadRoute> Stored for k8s::Route<K> {
+    type Model = Route<K::Flavor>;
+
+    fn read(object: &Arc<Self>, _: &Cluster) -> Result<Option<Self::Model>, String> {
+        let meta = &object.metadata;
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let none = Annotations::new();
+        let annotations = meta.annotations.as_ref().unwrap_or(&none);
+        let (retry, timeouts) = (K::Flavor::retry(annotations), K::Flavor::timeouts(annotations));
+        let bad_annotation =
+            retry.as_ref().err().or(timeouts.as_ref().err()).map(AnnotationError::to_string);
+        let rules: Vec<_> = object.spec.rules.iter().map(|rule| K::rule(rule, namespace)).collect();
+        let parents = &object.spec.parent_refs;
+        Ok(Some(Route {
+            head: RouteHead {
+                id: RouteId {
+                    kind: K::ID,
+                    namespace: namespace.to_owned(),
+                    name: meta.name.clone().unwrap_or_default(),
+                },
+                created: Created::of(meta),
+                generation: meta.generation,
+                parents: parents.iter().filter_map(|parent| Parent::read(parent, namespace)).collect(),
+                backends: rules.iter().flat_map(|rule| &rule.backends).map(|backend| backend.target.clone()).collect(),
+                bad_annotation,
+                rule_problems: rules.iter().filter_map(|rule| rule.problem.clone()).collect(),
+                rule_count: rules.len(),
+                status: object.status.clone(),
+            },
+            hosts: object.spec.hostnames.iter().map(|host| HostMatch::parse(host)).collect(),
+            rules,
+            retry: retry.unwrap_or_default(),
+            timeouts: timeouts.unwrap_or_default(),
+        }))
+    }
+
+    fn table(store: &mut Store) -> &mut Table<Self::Model> {
+        K::table(store)
+    }
+
+    fn changed(store: &mut Store, _: &Key, old: Option<&Self::Model>, new: Option<&Self::Model>, dirty: &mut Dirty) {
+        let (old, new) = (old.map(|route| &route.head), new.map(|route| &route.head));
+        dirty.status = true;
+        for head in old.into_iter().chain(new) {
+            for parent in &head.parents {
+                dirty.parents.insert(parent.id.clone());
+                if parent.id.kind == ParentKind::Server {
+                    dirty.namespaces.insert(head.id.namespace.clone());
+                }
+            }
+        }
+        let Some(head) = old.or(new) else { return };
+        let parents = old.into_iter().chain(new).flat_map(|head| &head.parents);
+        for parent in parents {
+            let attached = store.attached.entry(parent.id.clone()).or_default();
+            if new.is_some_and(|new| new.is_attached_to(&parent.id)) {
+                attached.insert(head.id.clone());
+            } else {
+                attached.remove(&head.id);
+                if attached.is_empty() {
+                    store.attached.remove(&parent.id);
+                }
+            }
+        }
+    }
+}
