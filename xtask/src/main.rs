@@ -10,6 +10,8 @@ mod archive;
 mod bench;
 mod cluster;
 mod demo;
+#[cfg(test)]
+mod house;
 mod images;
 mod machine;
 mod program;

@@ -99,6 +99,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             tally,
         });
     }
+    if let Some(filter) = &args.only
+        && outcomes.iter().all(|outcome| outcome.tally.is_empty())
+    {
+        return Err(ui::hint(
+            format!("no test of these floors has {filter:?} in its name"),
+            "name another part of a test's path, or other floors",
+        ));
+    }
     Ok(summary(&outcomes))
 }
 

@@ -27,6 +27,11 @@ impl Tally {
         self.failures.len()
     }
 
+    /// Whether nothing was run at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.passed == 0 && self.failures.is_empty() && self.ignored.is_empty()
+    }
+
     pub(crate) fn fail(&mut self, name: String) {
         self.failures.push(name);
     }
