@@ -123,7 +123,7 @@ fn is_plain(text: &str) -> bool {
     let Some(first) = text.chars().next() else {
         return false;
     };
-    if !(first.is_ascii_alphabetic() || matches!(first, '/' | '_' | '$')) && !dotted(text) {
+    if !(first.is_ascii_alphabetic() || matches!(first, '/' | '_' | '$') || dotted(text)) {
         return false;
     }
     if text.ends_with([' ', ':']) || text.contains(": ") || text.contains(" #") {

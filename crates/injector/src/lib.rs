@@ -20,6 +20,7 @@ pub mod proxy;
 pub mod settings;
 pub mod template;
 pub mod values;
+pub mod webhook;
 
 pub use decide::{Reason, decide};
 pub use patch::{Injection, Request, inject};

@@ -11,6 +11,7 @@
 //! API server ─watch→ Decoded<T> (trimmed, never fatal) ─Arc<T>→ Index<T>, Index<T>, …
 //! ```
 
+pub mod admission;
 pub mod crd;
 pub mod endpoint_slice;
 pub mod external_workload;

@@ -13,6 +13,7 @@ mod key;
 mod peer;
 mod provider;
 mod request;
+mod server_files;
 mod session;
 mod store;
 mod verify;
@@ -32,6 +33,7 @@ pub use self::{
     peer::{Alpn, Peer, PeerError},
     provider::provider,
     request::{MAX_REQUEST_LEN, NameError, RequestError, SigningRequest},
+    server_files::{ServerFiles, ServerFilesError},
     store::{Local, PublishError, Snapshot, Store},
     verify::{IdMismatch, RejectedPeer, client_id, confirm_server, peer_id},
 };

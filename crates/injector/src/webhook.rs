@@ -1,0 +1,254 @@
+//! The injector's webhook: finds out about a pod's namespace and owner, decides, patches, tells.
+//!
+//! It keeps no cache: the namespace and the owner are read when a pod is made, so an annotation
+//! counts from the moment it is written and memory does not grow with the cluster.
+
+mod args;
+mod events;
+mod metrics;
+mod owner;
+
+use crate::{
+    Annotations, Reason, Request, Template, Values, decide, inject,
+    opaque::{of_pod, of_service},
+    patch::annotate_opaque_ports,
+};
+use k8s_openapi::api::core::v1::{Namespace, Service};
+use linkerd_k8s::{
+    admission::{Handler, Review, Verdict},
+    kube::{Api, Client},
+    labels::INJECT,
+};
+use serde_json::Value;
+use std::{fs, path::PathBuf};
+
+pub use args::{Args, run};
+use events::Events;
+use metrics::{AnnotationAt, Metrics};
+use owner::Owner;
+
+/// Where the configuration is mounted.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    pub values: PathBuf,
+    pub trust_anchors: PathBuf,
+}
+
+pub struct Webhook {
+    client: Client,
+    paths: Paths,
+    control_plane_ns: String,
+    events: Events,
+    metrics: Metrics,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("cannot read {}", .path.display())]
+    File {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("the configuration is not usable")]
+    Values(#[from] crate::values::InvalidValues),
+    #[error("cannot read namespace {name}")]
+    Namespace {
+        name: String,
+        source: Box<linkerd_k8s::kube::Error>,
+    },
+    #[error("the Service is malformed")]
+    Service(#[source] serde_json::Error),
+    #[error(transparent)]
+    Inject(#[from] crate::Error),
+}
+
+/// The configuration as it is now; read for every review, so that an upgrade takes effect at once.
+struct Config {
+    values: Values,
+    trust_anchors: String,
+}
+
+impl Paths {
+    fn read(&self) -> Result<Config, Failure> {
+        let read = |path: &PathBuf| {
+            fs::read_to_string(path).map_err(|source| Failure::File {
+                path: path.clone(),
+                source,
+            })
+        };
+        Ok(Config {
+            values: Values::from_yaml(&read(&self.values)?)?,
+            trust_anchors: read(&self.trust_anchors)?,
+        })
+    }
+}
+
+impl std::fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Webhook")
+            .field("paths", &self.paths)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Handler for Webhook {
+    async fn review(&self, review: Review) -> Verdict {
+        let config = match self.paths.read() {
+            Ok(config) => config,
+            Err(error) => return failed(&review, &error, "Ignore"),
+        };
+        let outcome = match review.kind.kind.as_str() {
+            "Pod" => self.pod(&review, &config).await,
+            "Service" => self.service(&review, &config).await,
+            _ => Ok(Verdict::Allow),
+        };
+        outcome
+            .unwrap_or_else(|error| failed(&review, &error, &config.values.webhook_failure_policy))
+    }
+}
+
+/// An error of ours blocks a pod only where the failure policy asks for that.
+fn failed(review: &Review, error: &Failure, policy: &str) -> Verdict {
+    let mut message = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        message = format!("{message}: {cause}");
+        source = cause.source();
+    }
+    tracing::error!(namespace = %review.namespace, name = %review.name, error = %message, "Injection failed");
+    match policy {
+        "Fail" => Verdict::Deny { code: 500, message },
+        _ => Verdict::Allow,
+    }
+}
+
+impl Webhook {
+    async fn namespace(&self, name: &str) -> Result<Annotations, Failure> {
+        let api: Api<Namespace> = Api::all(self.client.clone());
+        let namespace = api.get_metadata_opt(name).await;
+        let namespace = namespace.map_err(|source| Failure::Namespace {
+            name: name.to_owned(),
+            source: Box::new(source),
+        })?;
+        Ok(namespace
+            .and_then(|namespace| namespace.metadata.annotations)
+            .unwrap_or_default())
+    }
+
+    async fn pod(&self, review: &Review, config: &Config) -> Result<Verdict, Failure> {
+        let template = Template::read(&review.object)?;
+        let namespace = self.namespace(&review.namespace).await?;
+        let owner = owner::of(&self.client, &review.namespace, &review.object).await;
+        let at = AnnotationAt::of(&namespace, &template);
+        self.metrics
+            .requested(owner.as_ref(), &review.namespace, at);
+
+        let reasons = decide(&config.values, &namespace, &template);
+        if !reasons.is_empty() {
+            self.skipped(review, owner.as_ref(), at, &reasons, &namespace, &template);
+            return Ok(opaque(
+                &review.object,
+                of_pod(&config.values, &namespace, &template),
+            ));
+        }
+        let created_by = format!(
+            "linkerd/proxy-injector {}",
+            linkerd_runtime::version::VERSION
+        );
+        let labelled = owner.as_ref().filter(|owner| owner.is_labelled());
+        let injection = inject(&Request {
+            values: &config.values,
+            template: &template,
+            prefix: "",
+            namespace: &review.namespace,
+            namespace_annotations: &namespace,
+            owner: labelled.map(|owner| (owner.label_kind(), owner.name())),
+            control_plane_ns: &self.control_plane_ns,
+            trust_anchors: config.trust_anchors.trim(),
+            created_by: &created_by,
+        })?;
+        for ignored in &injection.ignored {
+            tracing::warn!(namespace = %review.namespace, annotation = %ignored, "Ignored an annotation");
+        }
+        tracing::info!(namespace = %review.namespace, owner = owner.as_ref().map(Owner::to_string), "Injected");
+        self.metrics
+            .responded(owner.as_ref(), &review.namespace, at, None);
+        self.publish(
+            review,
+            owner.as_ref(),
+            &injection.ignored,
+            events::INJECTED,
+            "Linkerd sidecar proxy injected",
+        );
+        Ok(Verdict::Patch(injection.patch))
+    }
+
+    fn skipped(
+        &self,
+        review: &Review,
+        owner: Option<&Owner>,
+        at: AnnotationAt,
+        reasons: &[Reason],
+        namespace: &Annotations,
+        template: &Template,
+    ) {
+        let keys: Vec<&str> = reasons.iter().map(|reason| reason.key()).collect();
+        let texts: Vec<&str> = reasons.iter().map(|reason| reason.text()).collect();
+        tracing::debug!(namespace = %review.namespace, reasons = %keys.join(","), "Skipped");
+        self.metrics
+            .responded(owner, &review.namespace, at, Some(&keys.join(",")));
+        // Nobody asked for injection: an event on every pod of the cluster would only be noise.
+        if namespace.contains_key(INJECT) || template.annotation(INJECT).is_some() {
+            let message = format!(
+                "Linkerd sidecar proxy injection skipped: {}",
+                texts.join(",")
+            );
+            self.publish(review, owner, &[], events::SKIPPED, &message);
+        }
+    }
+
+    fn publish(
+        &self,
+        review: &Review,
+        owner: Option<&Owner>,
+        ignored: &[String],
+        reason: &'static str,
+        message: &str,
+    ) {
+        if review.dry_run == Some(true) {
+            return;
+        }
+        if let Some(owner) = owner {
+            self.events
+                .publish(owner, &review.namespace, reason, message);
+            for ignored in ignored {
+                self.events.publish(
+                    owner,
+                    &review.namespace,
+                    events::IGNORED,
+                    &format!("Ignored annotation {ignored}"),
+                );
+            }
+        }
+    }
+
+    async fn service(&self, review: &Review, config: &Config) -> Result<Verdict, Failure> {
+        let service: Service =
+            serde_json::from_value(review.object.clone()).map_err(Failure::Service)?;
+        let namespace = self.namespace(&review.namespace).await?;
+        Ok(opaque(
+            &review.object,
+            of_service(&config.values, &namespace, &service),
+        ))
+    }
+}
+
+fn opaque(object: &Value, ports: Option<String>) -> Verdict {
+    let Some(ports) = ports else {
+        return Verdict::Allow;
+    };
+    let annotated = object
+        .pointer("/metadata/annotations")
+        .is_some_and(Value::is_object);
+    Verdict::Patch(annotate_opaque_ports(annotated, &ports))
+}

@@ -1,0 +1,120 @@
+//! The flags of `linkerd-controller proxy-injector` and the wiring behind them.
+
+use super::{Events, Metrics, Paths, Webhook};
+use anyhow::Context as _;
+use linkerd_k8s::{admission, kube::Client};
+use linkerd_runtime::{
+    admin::{Admin, Flavor},
+    drain, log,
+    metrics::{self, Exposition, Registry},
+    ready::Readiness,
+};
+use linkerd_tls::ServerFiles;
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use tokio::net::TcpListener;
+
+/// How often the certificate files are looked at.
+const REFRESH: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Address of the webhook
+    #[arg(long, default_value = "0.0.0.0:8443")]
+    pub addr: SocketAddr,
+
+    /// Address of the admin server
+    #[arg(long, default_value = "0.0.0.0:9995")]
+    pub metrics_addr: SocketAddr,
+
+    /// Namespace of the control plane
+    #[arg(long, default_value = "linkerd")]
+    pub linkerd_namespace: String,
+
+    /// Values of the control plane
+    #[arg(long, default_value = "/var/run/linkerd/config/values")]
+    pub values: PathBuf,
+
+    /// Trust anchors that pods get
+    #[arg(
+        long,
+        default_value = "/var/run/linkerd/identity/trust-roots/ca-bundle.crt"
+    )]
+    pub trust_anchors: PathBuf,
+
+    /// Certificate of the webhook
+    #[arg(long, default_value = "/var/run/linkerd/tls/tls.crt")]
+    pub tls_certs: PathBuf,
+
+    /// Private key of the webhook
+    #[arg(long, default_value = "/var/run/linkerd/tls/tls.key")]
+    pub tls_key: PathBuf,
+
+    /// Accepted for compatibility; there is no profiler
+    #[arg(long, default_value = "false", action = clap::ArgAction::Set, hide = true)]
+    pub enable_pprof: bool,
+}
+
+/// Serves until the drain begins.
+pub async fn run(
+    args: Args,
+    client: Client,
+    log: log::Handle,
+    mut drain: drain::Watch,
+) -> anyhow::Result<()> {
+    let mut registry = Registry::default();
+    metrics::register_process(&mut registry);
+    metrics::register_build_info(&mut registry, "proxy-injector");
+    let webhook = Webhook {
+        events: Events::new(client.clone()),
+        client,
+        paths: Paths {
+            values: args.values,
+            trust_anchors: args.trust_anchors,
+        },
+        control_plane_ns: args.linkerd_namespace,
+        metrics: Metrics::register(&mut registry),
+    };
+    webhook
+        .paths
+        .read()
+        .context("the mounted configuration cannot be used")?;
+
+    let readiness = Readiness::new();
+    let block = readiness.block("webhook");
+    let admin = Admin::new(
+        Flavor::Controller,
+        readiness,
+        Arc::new(Exposition::new(registry)),
+    )
+    .log_level(log);
+    let listener = TcpListener::bind(args.metrics_addr)
+        .await
+        .context("cannot bind the admin server")?;
+    let mut stop = drain.clone();
+    linkerd_runtime::spawn(
+        "admin",
+        Arc::new(admin).serve(listener, async move { stop.signaled().await }),
+    );
+
+    let tls = Arc::new(ServerFiles::load(args.tls_certs, args.tls_key)?);
+    let listener = TcpListener::bind(args.addr)
+        .await
+        .context("cannot bind the webhook")?;
+    tracing::info!(addr = %args.addr, "Injector webhook");
+    block.release();
+    let refresh = async {
+        let mut ticks = tokio::time::interval(REFRESH);
+        loop {
+            ticks.tick().await;
+            match tls.refresh() {
+                Ok(true) => tracing::info!("Webhook certificate reloaded"),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%error, "Webhook certificate not reloaded"),
+            }
+        }
+    };
+    tokio::select! {
+        () = admission::serve(listener, || tls.config(), Arc::new(webhook), drain.signaled()) => Ok(()),
+        () = refresh => unreachable!("the refresh loop has no end"),
+    }
+}
