@@ -2,6 +2,7 @@
 //! Which floor a test is on is told by the name of its target. A floor that cannot run fails:
 //! leaving one out must be asked for by naming the others.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -165,26 +166,14 @@ impl Floor {
 
 impl Run<'_> {
     fn floor(&self, floor: Floor, tally: &mut Tally) -> Result<()> {
-        if matches!(floor, Floor::Netns | Floor::Cluster) {
-            let why = format!("the {} floor", floor.name());
-            machine::require_root(&why)?;
-        }
         match floor {
             Floor::Unit => {
-                self.lint("rustfmt", &["fmt", "--all", "--check"], tally);
-                let clippy = [
-                    "clippy",
-                    "--workspace",
-                    "--all-targets",
-                    "--",
-                    "-D",
-                    "warnings",
-                ];
-                self.lint("clippy", &clippy, tally);
+                self.lints(tally);
                 self.tests(floor, &["--lib", "--bins", "--examples"], &[], tally)
             }
             Floor::Process => self.targets(floor, &[], tally),
             Floor::Netns => {
+                machine::require_root("the netns floor")?;
                 setup::ensure(&[setup::Purpose::Cluster, setup::Purpose::Test])?;
                 self.targets(floor, &[], tally)
             }
@@ -197,7 +186,6 @@ impl Run<'_> {
         if self.nothing_on(Floor::Cluster) {
             return Ok(());
         }
-        setup::ensure(&[setup::Purpose::Cluster, setup::Purpose::Test])?;
         let cluster = cluster::Cluster::up(self.args.keep)?;
         for archive in images::make(&images::quick(!self.args.release))? {
             cluster.load(&archive)?;
@@ -205,8 +193,8 @@ impl Run<'_> {
         let version = images::version();
         let environment = [
             ("KUBECONFIG", cluster.kubeconfig()),
-            ("LINKERD_REGISTRY", images::REGISTRY.as_ref()),
-            ("LINKERD_VERSION", version.as_ref()),
+            ("LINKERD_IMAGE_REGISTRY", images::REGISTRY.as_ref()),
+            ("LINKERD_IMAGE_VERSION", version.as_ref()),
         ];
         self.targets(Floor::Cluster, &environment, tally)?;
         cluster.down()
@@ -241,12 +229,48 @@ impl Run<'_> {
         empty
     }
 
-    fn lint(&self, name: &str, words: &[&str], tally: &mut Tally) {
-        let mut cargo = workspace::cargo();
-        cargo.current_dir(&self.workspace.root).args(words);
-        if let Err(error) = ui::long_step(name, || ui::patiently(name, &mut cargo)) {
-            ui::failure(&error);
-            tally.fail(format!("{name}: run `cargo {}`", words.join(" ")));
+    /// Format and lints of everything; someone who filters tests does not ask for these.
+    fn lints(&self, tally: &mut Tally) {
+        if self.args.only.is_some() {
+            ui::note("  no rustfmt and clippy, because of --only");
+            return;
+        }
+        let rustfmt = "fmt --all -- --check -l";
+        let clippy = "clippy --workspace --all-targets -- -D warnings";
+        for (name, words) in [("rustfmt", rustfmt), ("clippy", clippy)] {
+            self.lint(name, words, tally);
+        }
+    }
+
+    /// Runs a check of the sources; a failure shows everything it said.
+    fn lint(&self, name: &str, words: &str, tally: &mut Tally) {
+        let log = self.logs.join(format!("{name}.log"));
+        let checked = ui::long_step(name, || {
+            let file = File::create(&log).with_context(|| format!("writing {}", log.display()))?;
+            let mut cargo = workspace::cargo();
+            let mut child = cargo
+                .current_dir(&self.workspace.root)
+                .args(words.split(' '))
+                .env("CARGO_TERM_COLOR", "never")
+                .stdout(file.try_clone().context("sharing the log")?)
+                .stderr(file)
+                .spawn()
+                .context("starting cargo")?;
+            let mut signs = Signs::new();
+            let status = ui::wait_for(name, PATIENCE, || {
+                signs.tell(|| format!("still at {name}"));
+                Ok(child.try_wait()?)
+            })?;
+            anyhow::ensure!(status.success(), "{name} found something");
+            Ok(())
+        });
+        if checked.is_err() {
+            for line in std::fs::read_to_string(&log).unwrap_or_default().lines() {
+                if !line.trim_start().starts_with("Checking ") {
+                    ui::note(format_args!("    {line}"));
+                }
+            }
+            tally.fail(format!("{name}: run `cargo {words}`"));
         }
     }
 
@@ -317,10 +341,9 @@ fn watch(cargo: &mut Command, log: &Path, tally: &mut Tally) -> Result<()> {
 }
 
 fn follow(lines: &mpsc::Receiver<String>, log: &Path, tally: &mut Tally) -> Result<()> {
-    let mut log =
-        std::fs::File::create(log).with_context(|| format!("writing {}", log.display()))?;
+    let mut log = File::create(log).with_context(|| format!("writing {}", log.display()))?;
     let start = Instant::now();
-    let mut spoken = start;
+    let mut signs = Signs::new();
     tally.begin();
     loop {
         if start.elapsed() > PATIENCE {
@@ -331,25 +354,45 @@ fn follow(lines: &mpsc::Receiver<String>, log: &Path, tally: &mut Tally) -> Resu
                 writeln!(log, "{line}").context("writing the log")?;
                 if let Some(report) = tally.line(&line) {
                     ui::note(report);
-                    spoken = Instant::now();
+                    signs.told = Instant::now();
                 }
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
-        if spoken.elapsed() >= SIGN_OF_LIFE {
-            spoken = Instant::now();
-            ui::note(format_args!(
-                "    {} ({})",
-                tally.doing(),
-                ui::seconds(start.elapsed())
-            ));
-        }
+        signs.tell(|| tally.doing());
     }
     if let Some(rest) = tally.end() {
         ui::note(rest);
     }
     Ok(())
+}
+
+/// Tells now and then what goes on, when nothing else does.
+struct Signs {
+    start: Instant,
+    told: Instant,
+}
+
+impl Signs {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            start: now,
+            told: now,
+        }
+    }
+
+    fn tell(&mut self, what: impl FnOnce() -> String) {
+        if self.told.elapsed() >= SIGN_OF_LIFE {
+            self.told = Instant::now();
+            ui::note(format_args!(
+                "    {} ({})",
+                what(),
+                ui::seconds(self.start.elapsed())
+            ));
+        }
+    }
 }
 
 /// Ends cargo and the test programs it started.
