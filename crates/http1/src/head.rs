@@ -230,6 +230,8 @@ impl FieldTable {
                 }
                 self.coding = framing::transfer_encoding(value)?;
             }
+            // Some read such a line as if it were not there, others read the words in it.
+            Name::Connection if !value.is_ascii() => return Err(HeadError::FieldValue),
             Name::Connection => self.note_connection(value),
             Name::Upgrade => {
                 self.h2c |= tokens(value).any(|token| token.eq_ignore_ascii_case(b"h2c"))

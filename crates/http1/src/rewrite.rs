@@ -108,7 +108,7 @@ impl RequestView<'_> {
     }
 
     fn write_line(&self, edit: &RequestEdit<'_>, out: &mut BytesMut) {
-        let version = edit.version.unwrap_or(self.head.version());
+        let version = edit.version.unwrap_or_else(|| self.head.version());
         if edit.target == TargetEdit::Keep && version == self.head.version() {
             // The line as it came, from the method on.
             let end = self

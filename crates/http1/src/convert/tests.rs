@@ -150,14 +150,15 @@ fn responses_from_http() {
         keep_alive: true,
         ..OutboundResponse::default()
     };
-    let cases: &[(
-        &str,
+    type Case = (
+        &'static str,
         u16,
-        Option<&str>,
-        OutboundResponse<'_>,
-        &str,
+        Option<&'static str>,
+        OutboundResponse<'static>,
+        &'static str,
         BodyEncoding,
-    )] = &[
+    );
+    let cases: &[Case] = &[
         (
             "length",
             200,
