@@ -1,0 +1,13 @@
+//! What the cluster tests share: kubectl on the cluster of KUBECONFIG, a namespace that goes
+//! away with the test, and the image of the small program that tests run in pods. Like a
+//! test, everything here panics when it fails.
+
+mod image;
+mod kubectl;
+mod namespace;
+mod port_forward;
+
+pub use image::house_image;
+pub use kubectl::Kubectl;
+pub use namespace::Namespace;
+pub use port_forward::PortForward;
