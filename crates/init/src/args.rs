@@ -112,7 +112,7 @@ pub const TABLE: &[Flag] = &[
     flag(
         "cleanup",
         Kind::Bool,
-        "Remove every rule this program has made, in every backend",
+        "Remove every rule this program has made, in every backend (connections it redirected end)",
     ),
     flag(
         "strict-ports",
