@@ -1,0 +1,1 @@
+//! Writes the EndpointSlices of ExternalWorkloads.

@@ -1,0 +1,397 @@
+//! The Destination service: reads requests, finds what they ask for, and serves streams of
+//! messages that were encoded once for everybody.
+
+use std::{convert::Infallible, net::IpAddr, sync::Arc, task, time::Duration};
+
+use bytes::Bytes;
+use futures::{
+    future::BoxFuture,
+    stream::{self, BoxStream, Stream, StreamExt},
+};
+use linkerd_api::proto::destination::GetDestination;
+use linkerd_runtime::{drain, ready::Readiness};
+use tonic::{Code, Request, Response, Status, body::Body, server::ServerStreamingService};
+use tracing::debug;
+
+mod codec;
+mod metrics;
+mod wire;
+
+pub use metrics::CallMetrics;
+pub use wire::Wire;
+
+use crate::{
+    clusters::Clusters,
+    federated::FederatedStream,
+    index::{Dispatch, NoService},
+    intern::{Name, ObjectId},
+    name::{Authority, ServiceName, Token},
+    stream::{AtAddress, Client, Discovery, EndpointsStream, Next, ProfileStream},
+    view::Messages,
+};
+use codec::SharedCodec;
+use metrics::Call;
+
+/// A request that comes before the index is filled waits this long for it.
+const SYNC_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Serves `io.linkerd.proxy.destination.Destination`.
+#[derive(Clone, Debug)]
+pub struct Server(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    local: Discovery,
+    clusters: Clusters,
+    wire: Arc<Wire>,
+    ready: Readiness,
+    drain: drain::Watch,
+    calls: CallMetrics,
+}
+
+type ByteStream = BoxStream<'static, Result<Bytes, Status>>;
+
+// === impl Server ===
+
+impl Server {
+    /// Requests are answered once `ready` says that every kind was listed; streams end when
+    /// `drain` is signalled.
+    pub fn new(
+        local: Discovery,
+        clusters: Clusters,
+        ready: Readiness,
+        drain: drain::Watch,
+        calls: CallMetrics,
+    ) -> Self {
+        let wire = Arc::new(Wire::new(local.config()));
+        Self(Arc::new(Inner { local, clusters, wire, ready, drain, calls }))
+    }
+}
+
+impl Inner {
+    async fn get(&self, request: &GetDestination) -> Result<ByteStream, Status> {
+        let GetDestination { path, context_token, .. } = request;
+        let invalid = || Status::invalid_argument(format!("Invalid authority: {path}"));
+        let token = Token::parse(context_token);
+        let authority = Authority::parse(path).ok_or_else(invalid)?;
+        if authority.ip().is_some() {
+            let host = &authority.host;
+            return Err(Status::invalid_argument(format!("IP queries not supported by Get API: host={host}")));
+        }
+        let domain = &self.local.config().cluster_domain;
+        let name = ServiceName::parse(&authority.host, domain).ok_or_else(invalid)?;
+        self.synced().await?;
+
+        let id = ObjectId::new(&name.namespace, &name.service);
+        let port = authority.port;
+        let dispatch = self.local.dispatch(&id).map_err(|error| match error {
+            NoService::Unknown => not_found(&id),
+            NoService::ExternalName => invalid(),
+        })?;
+        let client = Client {
+            hostname: name.hostname.map(Name::from),
+            node: Some(token.node).filter(|node| !node.is_empty()).map(Name::from),
+            anywhere: false,
+        };
+        let zones = self.local.zones();
+        let call = self.calls.start("Get");
+        match dispatch {
+            Dispatch::Local => {
+                let stream = self.local.endpoints(&id, port, client, zones);
+                Ok(self.serve(Endpoints { stream, discovery: self.local.clone(), id, port }, call))
+            }
+            Dispatch::Remote { cluster, service } => {
+                let service = service.filter(|service| !service.is_empty()).ok_or_else(|| {
+                    let message = format!("Remote discovery service missing remote service name {path}");
+                    Status::failed_precondition(message)
+                })?;
+                let Some(remote) = self.clusters.get(&cluster) else {
+                    return Err(Status::not_found(format!("Remote cluster not found: {cluster}")));
+                };
+                let follow = self.local.endpoints(&id, port, client.clone(), zones.clone());
+                let client = Client { anywhere: true, ..client };
+                let remote_id = ObjectId { namespace: id.namespace.clone(), name: service };
+                let stream = remote.endpoints(&remote_id, port, client, zones);
+                let inner = Endpoints { stream, discovery: remote, id: remote_id, port };
+                Ok(self.serve(Remote { inner, follow }, call))
+            }
+            Dispatch::Federated { .. } => {
+                let stream = FederatedStream::new(&self.local, &self.clusters, &id, port, client);
+                Ok(self.serve(stream, call))
+            }
+        }
+    }
+
+    async fn get_profile(&self, request: &GetDestination) -> Result<ByteStream, Status> {
+        let GetDestination { path, context_token, .. } = request;
+        let invalid = || Status::invalid_argument(format!("Invalid authority: {path}"));
+        let token = Token::parse(context_token);
+        let authority = Authority::parse(path).ok_or_else(invalid)?;
+        let port = authority.port;
+        let client = Some(token.namespace.as_str()).filter(|namespace| !namespace.is_empty());
+        if let Some(ip) = authority.ip() {
+            self.synced().await?;
+            return self.address_profile(ip, port, client, &invalid);
+        }
+        let domain = &self.local.config().cluster_domain;
+        let name = ServiceName::parse(&authority.host, domain).ok_or_else(invalid)?;
+        self.synced().await?;
+        let id = ObjectId::new(&name.namespace, &name.service);
+        match name.hostname {
+            None => self.service_profile(&id, port, Some(&authority.host), client, &invalid),
+            Some(hostname) => {
+                // Only a Service that is there has instances.
+                self.local.dispatch(&id).map_err(|error| match error {
+                    NoService::Unknown => not_found(&id),
+                    NoService::ExternalName => invalid(),
+                })?;
+                let ip = self.local.instance(&id, &hostname).ok_or_else(|| {
+                    let ObjectId { namespace, name } = &id;
+                    Status::not_found(format!("no pod found in Service {name}.{namespace} for hostname {hostname}"))
+                })?;
+                self.address_profile(ip, port, client, &invalid)
+            }
+        }
+    }
+
+    fn address_profile(
+        &self,
+        ip: IpAddr,
+        port: u16,
+        client: Option<&str>,
+        invalid: &dyn Fn() -> Status,
+    ) -> Result<ByteStream, Status> {
+        match self.local.address(ip, port) {
+            AtAddress::Service(id) => self.service_profile(&id, port, None, client, invalid),
+            AtAddress::Profile(stream) => Ok(self.serve(stream, self.calls.start("GetProfile"))),
+            AtAddress::Conflict(message) => Err(Status::failed_precondition(message)),
+        }
+    }
+
+    fn service_profile(
+        &self,
+        id: &ObjectId,
+        port: u16,
+        name: Option<&str>,
+        client: Option<&str>,
+        invalid: &dyn Fn() -> Status,
+    ) -> Result<ByteStream, Status> {
+        match self.local.service_profile(id, port, name, client) {
+            Ok(stream) => Ok(self.serve(stream, self.calls.start("GetProfile"))),
+            Err(NoService::Unknown) => Err(not_found(id)),
+            Err(NoService::ExternalName) => Err(invalid()),
+        }
+    }
+
+    /// Nothing is answered from an index that has not been filled.
+    async fn synced(&self) -> Result<(), Status> {
+        if self.ready.is_ready() || self.drain.is_draining() {
+            return Ok(());
+        }
+        let waited = tokio::time::timeout(SYNC_PATIENCE, self.ready.ready()).await;
+        waited.map_err(|_| Status::unavailable("not all watches have been listed yet"))
+    }
+
+    fn serve(&self, source: impl Source + 'static, call: Call) -> ByteStream {
+        serve(source, self.wire.clone(), self.drain.clone(), call).boxed()
+    }
+}
+
+fn not_found(id: &ObjectId) -> Status {
+    Status::not_found(format!("Service {}.{} not found", id.name, id.namespace))
+}
+
+// === Streams ===
+
+/// Where the messages of a stream come from.
+pub(crate) trait Source: Send {
+    /// What the client must be told to see what is now.
+    fn next(&mut self, wire: &Wire) -> Next;
+
+    /// Ends when there may be something to tell.
+    fn changed(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// Endpoints of a Service in one cluster.
+struct Endpoints {
+    stream: EndpointsStream,
+    discovery: Discovery,
+    id: ObjectId,
+    port: u16,
+}
+
+/// Endpoints of another cluster, as long as the local Service points there.
+struct Remote {
+    inner: Endpoints,
+    follow: EndpointsStream,
+}
+
+impl Source for Endpoints {
+    fn next(&mut self, wire: &Wire) -> Next {
+        let next = self.stream.next(wire);
+        if self.stream.missed() > self.discovery.config().stream_queue_capacity {
+            self.discovery.metrics().overflow(&self.id, self.port);
+        }
+        next
+    }
+
+    async fn changed(&mut self) {
+        self.stream.changed().await;
+    }
+}
+
+impl Source for Remote {
+    fn next(&mut self, wire: &Wire) -> Next {
+        match self.follow.next(wire) {
+            Next::End => Next::End,
+            Next::Send(_) | Next::Wait => self.inner.next(wire),
+        }
+    }
+
+    async fn changed(&mut self) {
+        tokio::select! {
+            () = self.inner.changed() => {}
+            () = self.follow.changed() => {}
+        }
+    }
+}
+
+impl Source for ProfileStream {
+    fn next(&mut self, wire: &Wire) -> Next {
+        ProfileStream::next(self, |profile| wire.profile(profile))
+    }
+
+    async fn changed(&mut self) {
+        ProfileStream::changed(self).await;
+    }
+}
+
+/// Messages of a source until it ends or the process drains. Nothing is computed before the
+/// transport asks for it.
+fn serve(
+    source: impl Source + 'static,
+    wire: Arc<Wire>,
+    drain: drain::Watch,
+    call: Call,
+) -> impl Stream<Item = Result<Bytes, Status>> + Send {
+    struct State<S> {
+        source: S,
+        pending: smallvec::IntoIter<[Bytes; 2]>,
+        wire: Arc<Wire>,
+        drain: drain::Watch,
+        call: Call,
+    }
+    let pending = Messages::new().into_iter();
+    let state = State { source, pending, wire, drain, call };
+    stream::unfold(state, |mut state| async move {
+        loop {
+            if let Some(message) = state.pending.next() {
+                state.call.sent();
+                return Some((Ok(message), state));
+            }
+            match state.source.next(&state.wire) {
+                Next::Send(messages) => state.pending = messages.into_iter(),
+                Next::End => {
+                    state.call.end(Code::Ok);
+                    return None;
+                }
+                Next::Wait => {
+                    tokio::select! {
+                        () = state.source.changed() => {}
+                        () = state.drain.signaled() => {
+                            state.call.end(Code::Ok);
+                            return None;
+                        }
+                    }
+                }
+            }
+        }
+    })
+}
+
+// === The service as the transport sees it ===
+
+impl tonic::server::NamedService for Server {
+    const NAME: &'static str = "io.linkerd.proxy.destination.Destination";
+}
+
+struct Get(Arc<Inner>);
+struct GetProfile(Arc<Inner>);
+
+impl ServerStreamingService<GetDestination> for Get {
+    type Response = Bytes;
+    type ResponseStream = ByteStream;
+    type Future = BoxFuture<'static, Result<Response<ByteStream>, Status>>;
+
+    fn call(&mut self, request: Request<GetDestination>) -> Self::Future {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            let request = request.into_inner();
+            let answer = inner.get(&request).await;
+            log(&request, "Get", &answer);
+            count_refusal(&inner, "Get", &answer);
+            answer.map(Response::new)
+        })
+    }
+}
+
+impl ServerStreamingService<GetDestination> for GetProfile {
+    type Response = Bytes;
+    type ResponseStream = ByteStream;
+    type Future = BoxFuture<'static, Result<Response<ByteStream>, Status>>;
+
+    fn call(&mut self, request: Request<GetDestination>) -> Self::Future {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            let request = request.into_inner();
+            let answer = inner.get_profile(&request).await;
+            log(&request, "GetProfile", &answer);
+            count_refusal(&inner, "GetProfile", &answer);
+            answer.map(Response::new)
+        })
+    }
+}
+
+fn log(request: &GetDestination, method: &str, answer: &Result<ByteStream, Status>) {
+    let GetDestination { path, context_token, .. } = request;
+    match answer {
+        Ok(_) => debug!(method, %path, token = %context_token, "Subscribed"),
+        Err(status) => {
+            debug!(method, %path, token = %context_token, code = ?status.code(), error = status.message(), "Refused");
+        }
+    }
+}
+
+fn count_refusal(inner: &Inner, method: &'static str, answer: &Result<ByteStream, Status>) {
+    if let Err(status) = answer {
+        inner.calls.start(method).end(status.code());
+    }
+}
+
+impl<B> tonic::codegen::Service<http::Request<B>> for Server
+where
+    B: tonic::codegen::Body + Send + 'static,
+    B::Error: Into<tonic::codegen::StdError> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> task::Poll<Result<(), Infallible>> {
+        task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let inner = self.0.clone();
+        match request.uri().path() {
+            "/io.linkerd.proxy.destination.Destination/Get" => Box::pin(async move {
+                Ok(tonic::server::Grpc::new(SharedCodec).server_streaming(Get(inner), request).await)
+            }),
+            "/io.linkerd.proxy.destination.Destination/GetProfile" => Box::pin(async move {
+                let mut grpc = tonic::server::Grpc::new(SharedCodec);
+                Ok(grpc.server_streaming(GetProfile(inner), request).await)
+            }),
+            _ => Box::pin(async { Ok(Status::unimplemented("").into_http()) }),
+        }
+    }
+}
