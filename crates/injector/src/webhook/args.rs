@@ -48,10 +48,6 @@ pub struct Args {
     /// Private key of the webhook
     #[arg(long, default_value = "/var/run/linkerd/tls/tls.key")]
     pub tls_key: PathBuf,
-
-    /// Accepted for compatibility; there is no profiler
-    #[arg(long, default_value = "false", action = clap::ArgAction::Set, hide = true)]
-    pub enable_pprof: bool,
 }
 
 /// Serves until the drain begins.
