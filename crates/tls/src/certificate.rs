@@ -7,7 +7,7 @@ use linkerd_core::identity::Id;
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use crate::clock::date;
+use crate::{anchors::TrustAnchors, clock::date};
 
 /// More certificates than any sane bundle has; a bound on what a bad file can cost.
 const MAX_BUNDLE: usize = 256;
@@ -54,6 +54,12 @@ pub enum KeyKind {
     Rsa(usize),
     Ed25519,
     Other,
+}
+
+impl KeyKind {
+    pub fn is_ecdsa(self) -> bool {
+        matches!(self, Self::EcdsaP256 | Self::EcdsaP384 | Self::EcdsaP521)
+    }
 }
 
 impl std::fmt::Display for KeyKind {
@@ -143,6 +149,17 @@ impl Certificate {
             });
         }
         Ok(())
+    }
+
+    /// Whether one of `authorities` signed this certificate. Dates and names are not looked at.
+    pub fn is_issued_under(&self, authorities: &TrustAnchors) -> bool {
+        let Ok((_, cert)) = X509Certificate::from_der(&self.der) else {
+            return false;
+        };
+        authorities.certificates().iter().any(|ca| {
+            X509Certificate::from_der(&ca.der)
+                .is_ok_and(|(_, ca)| cert.verify_signature(Some(ca.public_key())).is_ok())
+        })
     }
 
     /// Time left; zero once expired.

@@ -151,6 +151,11 @@ impl Issuer {
         &self.chain[0]
     }
 
+    /// The issuer's own certificate first, then towards the root as far as the bundle goes.
+    pub fn chain(&self) -> &[Certificate] {
+        &self.chain
+    }
+
     /// Earliest end in the issuer's own bundle.
     pub fn not_after(&self) -> SystemTime {
         self.chain
@@ -224,9 +229,8 @@ impl Issuer {
         validity: Validity,
         now: SystemTime,
     ) -> Result<Issued, IssuerError> {
-        match request.key {
-            KeyKind::EcdsaP256 | KeyKind::EcdsaP384 | KeyKind::EcdsaP521 => {}
-            other => return Err(IssuerError::PublicKey(other)),
+        if !request.key.is_ecdsa() {
+            return Err(IssuerError::PublicKey(request.key));
         }
         let not_before = now - validity.clock_skew;
         let not_after = (now + validity.lifetime + validity.clock_skew).min(self.not_after());

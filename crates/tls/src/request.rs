@@ -146,6 +146,11 @@ impl SigningRequest {
         csr.verify_signature().map_err(|_| RequestError::Signature)
     }
 
+    /// Whether this is the request of `key`.
+    pub fn is_for(&self, key: &Key) -> bool {
+        key.spki_der().is_ok_and(|spki| spki == self.spki_der)
+    }
+
     /// The request asks for `requested` and for nothing else.
     pub fn check_names(&self, requested: &str) -> Result<(), NameError> {
         let [dns] = self.dns_names.as_slice() else {
