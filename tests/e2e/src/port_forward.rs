@@ -1,8 +1,8 @@
 //! `kubectl port-forward` beside a test, ended with it.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 
 use crate::Kubectl;
 
@@ -10,6 +10,8 @@ use crate::Kubectl;
 pub struct PortForward {
     child: Child,
     address: SocketAddr,
+    /// Kept open: kubectl dies when it cannot write a line for each connection.
+    _stdout: BufReader<ChildStdout>,
 }
 
 impl PortForward {
@@ -24,13 +26,19 @@ impl PortForward {
             .spawn()
             .expect("kubectl can be started");
         let stdout = child.stdout.take().expect("stdout is piped");
+        let mut stdout = BufReader::new(stdout);
         // kubectl names the port once it listens, or ends.
-        let address = BufReader::new(stdout)
+        let address = stdout
+            .by_ref()
             .lines()
             .map_while(Result::ok)
             .find_map(|line| parse(&line));
         match address {
-            Some(address) => Self { child, address },
+            Some(address) => Self {
+                child,
+                address,
+                _stdout: stdout,
+            },
             None => {
                 let status = child.wait().expect("kubectl can be waited for");
                 panic!("port-forward to {target} ended early ({status})");

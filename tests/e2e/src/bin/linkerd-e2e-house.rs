@@ -115,7 +115,8 @@ fn answer(request: &Request) -> (u16, Value) {
         let review: Value = serde_json::from_slice(&request.body).unwrap_or_default();
         return (200, mutate(&review["request"]["uid"]));
     }
-    let parts: Vec<&str> = request.path.split(['/', '?']).skip(1).collect();
+    let path = request.path.split('?').next().unwrap_or_default();
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
     match parts.as_slice() {
         ["apis", group, "v1"] => (200, resources(group)),
         ["apis", group, "v1", "namespaces", namespace, "greetings"] => {
