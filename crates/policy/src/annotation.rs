@@ -17,7 +17,8 @@ const ACCRUAL_MAX_PENALTY: &str = "balancer.linkerd.io/failure-accrual-consecuti
 const ACCRUAL_JITTER: &str = "balancer.linkerd.io/failure-accrual-consecutive-jitter-ratio";
 const ACCRUAL_THRESHOLD: &str = "balancer.alpha.linkerd.io/failure-accrual-success-rate-threshold";
 const ACCRUAL_WINDOW: &str = "balancer.alpha.linkerd.io/failure-accrual-success-rate-window";
-const ACCRUAL_MIN_REQUESTS: &str = "balancer.alpha.linkerd.io/failure-accrual-success-rate-min-requests";
+const ACCRUAL_MIN_REQUESTS: &str =
+    "balancer.alpha.linkerd.io/failure-accrual-success-rate-min-requests";
 const ACCRUAL_RETRY_AFTER: &str = "balancer.alpha.linkerd.io/failure-accrual-honor-retry-after";
 const PENALIZE_FAILURES: &str = "balancer.alpha.linkerd.io/penalize-failures";
 const LOAD_PENALTY: &str = "balancer.alpha.linkerd.io/load-biaser-penalty";
@@ -34,13 +35,17 @@ pub struct AnnotationError {
 }
 
 /// Retries of HTTP requests.
-pub fn http_retry(annotations: &Annotations) -> Result<Option<Retry<Vec<StatusRange>>>, AnnotationError> {
+pub fn http_retry(
+    annotations: &Annotations,
+) -> Result<Option<Retry<Vec<StatusRange>>>, AnnotationError> {
     let conditions = read(annotations, labels::RETRY_HTTP, status_ranges)?;
     retry(annotations, conditions)
 }
 
 /// Retries of gRPC calls.
-pub fn grpc_retry(annotations: &Annotations) -> Result<Option<Retry<GrpcConditions>>, AnnotationError> {
+pub fn grpc_retry(
+    annotations: &Annotations,
+) -> Result<Option<Retry<GrpcConditions>>, AnnotationError> {
     let conditions = read(annotations, labels::RETRY_GRPC, grpc_conditions)?;
     retry(annotations, conditions)
 }
@@ -50,7 +55,8 @@ fn retry<C: Default>(
     conditions: Option<C>,
 ) -> Result<Option<Retry<C>>, AnnotationError> {
     let limit = read(annotations, labels::RETRY_LIMIT, number::<u16>)?.filter(|limit| *limit != 0);
-    let timeout = read(annotations, labels::RETRY_TIMEOUT, duration)?.filter(|time| !time.is_zero());
+    let timeout =
+        read(annotations, labels::RETRY_TIMEOUT, duration)?.filter(|time| !time.is_zero());
     if limit.is_none() && timeout.is_none() && conditions.is_none() {
         return Ok(None);
     }
@@ -72,7 +78,9 @@ pub fn timeouts(annotations: &Annotations) -> Result<Timeouts, AnnotationError> 
 }
 
 /// Circuit breaking.
-pub fn failure_accrual(annotations: &Annotations) -> Result<Option<FailureAccrual>, AnnotationError> {
+pub fn failure_accrual(
+    annotations: &Annotations,
+) -> Result<Option<FailureAccrual>, AnnotationError> {
     let Some(mode) = annotations.get(labels::FAILURE_ACCRUAL) else {
         return Ok(None);
     };
@@ -81,14 +89,20 @@ pub fn failure_accrual(annotations: &Annotations) -> Result<Option<FailureAccrua
         "unified" => true,
         other => {
             let reason = format!("unsupported failure accrual mode: {other}");
-            return Err(AnnotationError { name: labels::FAILURE_ACCRUAL, reason });
+            return Err(AnnotationError {
+                name: labels::FAILURE_ACCRUAL,
+                reason,
+            });
         }
     };
     let max_failures = read(annotations, ACCRUAL_MAX_FAILURES, number::<u32>)?.unwrap_or(7);
     let retry_after = read(annotations, ACCRUAL_RETRY_AFTER, boolean)?.unwrap_or(false);
     let backoff = backoff(annotations, unified && retry_after)?;
     if !unified {
-        return Ok(Some(FailureAccrual::Consecutive { max_failures, backoff }));
+        return Ok(Some(FailureAccrual::Consecutive {
+            max_failures,
+            backoff,
+        }));
     }
     let threshold = read(annotations, ACCRUAL_THRESHOLD, ratio)?.unwrap_or(0.8);
     let window = read(annotations, ACCRUAL_WINDOW, duration)?.unwrap_or(Duration::from_secs(10));
@@ -96,11 +110,17 @@ pub fn failure_accrual(annotations: &Annotations) -> Result<Option<FailureAccrua
     if threshold > 0.0 {
         if window < Duration::from_millis(10) {
             let reason = "must be at least 10ms".to_owned();
-            return Err(AnnotationError { name: ACCRUAL_WINDOW, reason });
+            return Err(AnnotationError {
+                name: ACCRUAL_WINDOW,
+                reason,
+            });
         }
         if min_requests > 1_000_000 {
             let reason = "must be at most 1000000".to_owned();
-            return Err(AnnotationError { name: ACCRUAL_MIN_REQUESTS, reason });
+            return Err(AnnotationError {
+                name: ACCRUAL_MIN_REQUESTS,
+                reason,
+            });
         }
     }
     Ok(Some(FailureAccrual::Unified {
@@ -112,19 +132,33 @@ pub fn failure_accrual(annotations: &Annotations) -> Result<Option<FailureAccrua
     }))
 }
 
-fn backoff(annotations: &Annotations, respect_retry_after: bool) -> Result<Backoff, AnnotationError> {
+fn backoff(
+    annotations: &Annotations,
+    respect_retry_after: bool,
+) -> Result<Backoff, AnnotationError> {
     let min = read(annotations, ACCRUAL_MIN_PENALTY, duration)?.unwrap_or(Duration::from_secs(1));
     let max = read(annotations, ACCRUAL_MAX_PENALTY, duration)?.unwrap_or(Duration::from_secs(60));
     let jitter = read(annotations, ACCRUAL_JITTER, jitter)?.unwrap_or(0.5);
     if max.is_zero() {
         let reason = "must be greater than zero".to_owned();
-        return Err(AnnotationError { name: ACCRUAL_MAX_PENALTY, reason });
+        return Err(AnnotationError {
+            name: ACCRUAL_MAX_PENALTY,
+            reason,
+        });
     }
     if min > max {
         let reason = "must not exceed the maximum penalty".to_owned();
-        return Err(AnnotationError { name: ACCRUAL_MIN_PENALTY, reason });
+        return Err(AnnotationError {
+            name: ACCRUAL_MIN_PENALTY,
+            reason,
+        });
     }
-    Ok(Backoff { min, max, jitter, respect_retry_after })
+    Ok(Backoff {
+        min,
+        max,
+        jitter,
+        respect_retry_after,
+    })
 }
 
 /// How balancers estimate load.
@@ -135,11 +169,17 @@ pub fn load(annotations: &Annotations) -> Result<Load, AnnotationError> {
     let penalty = read(annotations, LOAD_PENALTY, duration)?.unwrap_or(Duration::from_secs(5));
     if u32::try_from(penalty.as_millis()).is_err() {
         let reason = "must fit 32 bits of milliseconds".to_owned();
-        return Err(AnnotationError { name: LOAD_PENALTY, reason });
+        return Err(AnnotationError {
+            name: LOAD_PENALTY,
+            reason,
+        });
     }
     let max_retry_after =
         read(annotations, LOAD_MAX_RETRY_AFTER, duration)?.unwrap_or(Duration::from_secs(300));
-    Ok(Load::PenaltyPeakEwma { penalty, max_retry_after })
+    Ok(Load::PenaltyPeakEwma {
+        penalty,
+        max_retry_after,
+    })
 }
 
 fn read<T>(
@@ -147,8 +187,12 @@ fn read<T>(
     name: &'static str,
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<Option<T>, AnnotationError> {
-    let Some(value) = annotations.get(name) else { return Ok(None) };
-    parse(value).map(Some).map_err(|reason| AnnotationError { name, reason })
+    let Some(value) = annotations.get(name) else {
+        return Ok(None);
+    };
+    parse(value)
+        .map(Some)
+        .map_err(|reason| AnnotationError { name, reason })
 }
 
 /// Reads an integer with a unit, or a bare zero.
@@ -156,7 +200,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (magnitude, unit) = text.split_at(digits);
-    let magnitude: u64 = magnitude.parse().map_err(|_| format!("invalid duration: {text:?}"))?;
+    let magnitude: u64 = magnitude
+        .parse()
+        .map_err(|_| format!("invalid duration: {text:?}"))?;
     let milliseconds = match unit {
         "" if magnitude == 0 => 0,
         "ms" => 1,
@@ -187,8 +233,10 @@ pub fn gateway_duration(text: &str) -> Result<Duration, String> {
         let (magnitude, after) = rest.split_at(digits);
         let magnitude: u64 = magnitude.parse().map_err(|_| invalid())?;
         let units = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
-        let (unit, milliseconds) =
-            units.into_iter().find(|(unit, _)| after.starts_with(unit)).ok_or_else(invalid)?;
+        let (unit, milliseconds) = units
+            .into_iter()
+            .find(|(unit, _)| after.starts_with(unit))
+            .ok_or_else(invalid)?;
         total += Duration::from_millis(magnitude * milliseconds);
         rest = &after[unit.len()..];
         if rest.is_empty() {
@@ -205,11 +253,20 @@ fn status_ranges(text: &str) -> Result<Vec<StatusRange>, String> {
     };
     text.split(',')
         .map(|member| match member {
-            "5xx" => Ok(StatusRange { start: 500, end: 599 }),
-            "gateway-error" => Ok(StatusRange { start: 502, end: 504 }),
+            "5xx" => Ok(StatusRange {
+                start: 500,
+                end: 599,
+            }),
+            "gateway-error" => Ok(StatusRange {
+                start: 502,
+                end: 504,
+            }),
             member => {
                 let (start, end) = member.split_once('-').unwrap_or((member, member));
-                let range = StatusRange { start: code(start)?, end: code(end)? };
+                let range = StatusRange {
+                    start: code(start)?,
+                    end: code(end)?,
+                };
                 if range.start > range.end {
                     return Err(format!("invalid status range: {member:?}"));
                 }
@@ -235,7 +292,9 @@ fn grpc_conditions(text: &str) -> Result<GrpcConditions, String> {
 }
 
 fn number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
-    text.trim().parse().map_err(|_| format!("invalid number: {text:?}"))
+    text.trim()
+        .parse()
+        .map_err(|_| format!("invalid number: {text:?}"))
 }
 
 fn ratio(text: &str) -> Result<f64, String> {

@@ -62,7 +62,9 @@ impl Cluster {
 
 /// Every address of both families.
 pub(crate) fn all_networks() -> Vec<Network> {
-    [IpNet::V4(Default::default()), IpNet::V6(Default::default())].map(Network::from).to_vec()
+    [IpNet::V4(Default::default()), IpNet::V6(Default::default())]
+        .map(Network::from)
+        .to_vec()
 }
 
 #[cfg(test)]
@@ -72,9 +74,15 @@ pub(crate) mod tests {
     /// A cluster as the charts configure it.
     pub(crate) fn cluster() -> Cluster {
         Cluster {
-            networks: ["10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fd00::/8"]
-                .map(|net| net.parse().expect("a network"))
-                .to_vec(),
+            networks: [
+                "10.0.0.0/8",
+                "100.64.0.0/10",
+                "172.16.0.0/12",
+                "192.168.0.0/16",
+                "fd00::/8",
+            ]
+            .map(|net| net.parse().expect("a network"))
+            .to_vec(),
             control_plane_namespace: "linkerd".to_owned(),
             identity_domain: "cluster.local".to_owned(),
             dns_domain: "cluster.local".to_owned(),
@@ -97,7 +105,10 @@ pub(crate) mod tests {
             cluster.namespace_identity("shop"),
             "*.shop.serviceaccount.identity.linkerd.cluster.local"
         );
-        assert_eq!(cluster.authority("shop", "web", 80), "web.shop.svc.cluster.local:80");
+        assert_eq!(
+            cluster.authority("shop", "web", 80),
+            "web.shop.svc.cluster.local:80"
+        );
         assert!(cluster.contains("10.1.2.3".parse().expect("ip")));
         assert!(!cluster.contains("8.8.8.8".parse().expect("ip")));
     }

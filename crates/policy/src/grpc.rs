@@ -38,7 +38,11 @@ pub struct Policies {
 impl Policies {
     /// Serves policies of an index until the drain starts.
     pub fn new(index: Arc<Mutex<Index>>, drain: drain::Watch, metrics: Metrics) -> Self {
-        Self { index, drain, metrics }
+        Self {
+            index,
+            drain,
+            metrics,
+        }
     }
 
     /// The inbound service.
@@ -52,7 +56,12 @@ impl Policies {
     }
 
     /// A stream of what the receiver sees, starting with what it has.
-    fn stream<P, W>(&self, policy: watch::Receiver<Arc<P>>, encode: fn(&P) -> W, call: metrics::Call) -> Reply<W>
+    fn stream<P, W>(
+        &self,
+        policy: watch::Receiver<Arc<P>>,
+        encode: fn(&P) -> W,
+        call: metrics::Call,
+    ) -> Reply<W>
     where
         P: Send + Sync + 'static,
         W: Send + 'static,

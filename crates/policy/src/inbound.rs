@@ -3,8 +3,8 @@
 use linkerd_core::policy::{
     GrpcFilter, GrpcMatch, HttpFilter, HttpMatch, Origin, POLICY_GROUP, PathMatch, ResourceRef,
     inbound::{
-        Authentication, Authorization, GrpcRoute, Http, HttpRoute, Network, Protocol, RateLimit, Route, Rule,
-        Server,
+        Authentication, Authorization, GrpcRoute, Http, HttpRoute, Network, Protocol, RateLimit,
+        Route, Rule, Server,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -27,7 +27,12 @@ pub use default_policy::{DefaultPolicy, UnknownPolicy};
 const DETECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The policy of a port; `None` if there is no such workload.
-pub(crate) fn server(store: &Store, cluster: &Cluster, id: &WorkloadId, port: u16) -> Option<Server> {
+pub(crate) fn server(
+    store: &Store,
+    cluster: &Cluster,
+    id: &WorkloadId,
+    port: u16,
+) -> Option<Server> {
     let workload = store.workload(id)?;
     let probes = probe_route(workload, port, cluster);
     let Some((name, server)) = selected(store, id, workload, port) else {
@@ -39,10 +44,15 @@ pub(crate) fn server(store: &Store, cluster: &Cluster, id: &WorkloadId, port: u1
         rate_limit: rate_limit(store, namespace, name),
     };
     let protocol = match server.protocol {
-        ServerProtocol::Detect => Protocol::Detect { timeout: DETECT_TIMEOUT, http: http() },
+        ServerProtocol::Detect => Protocol::Detect {
+            timeout: DETECT_TIMEOUT,
+            http: http(),
+        },
         ServerProtocol::Http1 => Protocol::Http1(http()),
         ServerProtocol::Http2 => Protocol::Http2(http()),
-        ServerProtocol::Grpc => Protocol::Grpc { routes: grpc_routes(store, cluster, namespace, name) },
+        ServerProtocol::Grpc => Protocol::Grpc {
+            routes: grpc_routes(store, cluster, namespace, name),
+        },
         ServerProtocol::Opaque => Protocol::Opaque,
         ServerProtocol::Tls => Protocol::Tls,
     };
@@ -62,21 +72,41 @@ fn selected<'s>(
 ) -> Option<(&'s str, &'s crate::index::server::Server)> {
     let servers = store.servers.namespace(&id.namespace);
     let selecting = servers.filter(|(_, server)| server.selects(id.kind, workload, port));
-    let mut selecting: Vec<_> = selecting.map(|(name, server)| (server.created, name, server)).collect();
+    let mut selecting: Vec<_> = selecting
+        .map(|(name, server)| (server.created, name, server))
+        .collect();
     selecting.sort_by_key(|(created, name, _)| (*created, *name));
     if let [(_, first, _), (_, second, _), ..] = selecting.as_slice() {
-        tracing::debug!(port, server = first, skipped = second, "Port already matched by another server; skipping");
+        tracing::debug!(
+            port,
+            server = first,
+            skipped = second,
+            "Port already matched by another server; skipping"
+        );
     }
-    selecting.first().map(|(_, name, server)| (*name, &***server))
+    selecting
+        .first()
+        .map(|(_, name, server)| (*name, &***server))
 }
 
-fn default_server(workload: &Workload, port: u16, probes: Option<HttpRoute>, cluster: &Cluster) -> Server {
+fn default_server(
+    workload: &Workload,
+    port: u16,
+    probes: Option<HttpRoute>,
+    cluster: &Cluster,
+) -> Server {
     let policy = workload.default_policy(port, cluster);
     let protocol = if workload.is_opaque(port) {
         Protocol::Opaque
     } else {
-        let http = Http { routes: default_http_routes(probes), rate_limit: None };
-        Protocol::Detect { timeout: DETECT_TIMEOUT, http }
+        let http = Http {
+            routes: default_http_routes(probes),
+            rate_limit: None,
+        };
+        Protocol::Detect {
+            timeout: DETECT_TIMEOUT,
+            http,
+        }
     };
     Server {
         origin: Origin::Default(policy.name()),
@@ -94,7 +124,9 @@ fn attached<'s, R>(
     head: impl Fn(&R) -> &RouteHead,
 ) -> Vec<&'s R> {
     let parent = ParentId::server(namespace, server);
-    let routes = store.routes_of(&parent).filter(|id| id.namespace == namespace);
+    let routes = store
+        .routes_of(&parent)
+        .filter(|id| id.namespace == namespace);
     let mut routes: Vec<&R> = routes
         .filter_map(|id| find(id).map(Arc::as_ref))
         .filter(|route| serves_inbound(head(route)))
@@ -105,7 +137,10 @@ fn attached<'s, R>(
 
 /// A route that is for part of a Server, or has no rule we can honour, is left out.
 fn serves_inbound(head: &RouteHead) -> bool {
-    let servers = head.parents.iter().filter(|parent| parent.id.kind == ParentKind::Server);
+    let servers = head
+        .parents
+        .iter()
+        .filter(|parent| parent.id.kind == ParentKind::Server);
     let mut whole = servers.map(|parent| parent.port.is_none() && !parent.section);
     head.unusable().is_none() && whole.all(|whole| whole)
 }
@@ -117,13 +152,22 @@ fn http_routes(
     server: &str,
     probes: Option<HttpRoute>,
 ) -> Vec<HttpRoute> {
-    let routes = attached(store, namespace, server, |id| store.http_route(id), |route| &route.head);
+    let routes = attached(
+        store,
+        namespace,
+        server,
+        |id| store.http_route(id),
+        |route| &route.head,
+    );
     if routes.is_empty() {
         return default_http_routes(probes);
     }
     // There is no way to say what happens to response headers.
     let keep = |filter: &HttpFilter| !matches!(filter, HttpFilter::ResponseHeaders(_));
-    routes.into_iter().map(|route| convert(store, cluster, route, HttpMatch::any, keep)).collect()
+    routes
+        .into_iter()
+        .map(|route| convert(store, cluster, route, HttpMatch::any, keep))
+        .collect()
 }
 
 fn grpc_routes(store: &Store, cluster: &Cluster, namespace: &str, server: &str) -> Vec<GrpcRoute> {
@@ -137,7 +181,15 @@ fn grpc_routes(store: &Store, cluster: &Cluster, namespace: &str, server: &str) 
     }
     routes
         .into_iter()
-        .map(|route| convert(store, cluster, route, GrpcMatch::default, |_: &GrpcFilter| true))
+        .map(|route| {
+            convert(
+                store,
+                cluster,
+                route,
+                GrpcMatch::default,
+                |_: &GrpcFilter| true,
+            )
+        })
         .collect()
 }
 
@@ -158,7 +210,12 @@ fn convert<P: Flavor>(
         };
         let filters = match &rule.problem {
             Some(problem) => vec![P::broken_rule(problem.clone())],
-            None => rule.filters.iter().filter(|filter| keep(filter)).cloned().collect(),
+            None => rule
+                .filters
+                .iter()
+                .filter(|filter| keep(filter))
+                .cloned()
+                .collect(),
         };
         Some(Rule { matches, filters })
     });
@@ -180,7 +237,10 @@ fn default_route<M, F>(matches: Vec<M>) -> Route<M, F> {
         origin: Origin::Default("default"),
         hosts: Vec::new(),
         authorizations: Vec::new(),
-        rules: vec![Rule { matches, filters: Vec::new() }],
+        rules: vec![Rule {
+            matches,
+            filters: Vec::new(),
+        }],
     }
 }
 
@@ -207,7 +267,12 @@ fn probe_route(workload: &Workload, port: u16, cluster: &Cluster) -> Option<Http
     route.origin = Origin::Default("probe");
     route.authorizations = vec![Authorization {
         origin: Origin::Default("probe"),
-        networks: cluster.probe_networks.iter().copied().map(Network::from).collect(),
+        networks: cluster
+            .probe_networks
+            .iter()
+            .copied()
+            .map(Network::from)
+            .collect(),
         authentication: Authentication::Unauthenticated,
     }];
     Some(route)
@@ -232,3 +297,6 @@ fn resource(kind: &str, name: &str) -> Origin {
         ..ResourceRef::default()
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,10 +31,7 @@ mod store;
 pub(crate) mod workload;
 
 pub(crate) use self::store::{Store, Table};
-use self::{
-    route::ParentId,
-    workload::WorkloadId,
-};
+use self::{route::ParentId, workload::WorkloadId};
 use crate::{
     cluster::Cluster,
     inbound,
@@ -108,8 +105,14 @@ pub(crate) struct Created {
 
 impl Created {
     pub(crate) fn of(meta: &ObjectMeta) -> Self {
-        let seconds = meta.creation_timestamp.as_ref().map(|time| time.0.as_second());
-        Self { unknown: seconds.is_none(), seconds: seconds.unwrap_or_default() }
+        let seconds = meta
+            .creation_timestamp
+            .as_ref()
+            .map(|time| time.0.as_second());
+        Self {
+            unknown: seconds.is_none(),
+            seconds: seconds.unwrap_or_default(),
+        }
     }
 }
 
@@ -132,7 +135,11 @@ impl Index {
     }
 
     /// The inbound policy of a port from now on; the channel closes when the workload goes away.
-    pub fn watch_inbound(&mut self, workload: WorkloadId, port: u16) -> Option<watch::Receiver<Arc<Server>>> {
+    pub fn watch_inbound(
+        &mut self,
+        workload: WorkloadId,
+        port: u16,
+    ) -> Option<watch::Receiver<Arc<Server>>> {
         self.sweep();
         let key = (workload, port);
         if let Some(watch) = self.inbound.get(&key) {
@@ -152,7 +159,11 @@ impl Index {
 
     /// The outbound policy of a target from now on; the channel closes when the lookup has to be
     /// made again.
-    pub fn watch_outbound(&mut self, client: &str, lookup: Lookup) -> Option<watch::Receiver<Arc<Policy>>> {
+    pub fn watch_outbound(
+        &mut self,
+        client: &str,
+        lookup: Lookup,
+    ) -> Option<watch::Receiver<Arc<Policy>>> {
         self.sweep();
         let key = (client.to_owned(), lookup);
         if let Some(watch) = self.outbound.get(&key) {
@@ -161,7 +172,14 @@ impl Index {
         let target = outbound::resolve(&self.store, &self.cluster, client, &key.1)?;
         let computed = outbound::policy(&self.store, &self.cluster, client, &target);
         let (policy, receiver) = watch::channel(Arc::new(computed.policy));
-        self.outbound.insert(key, OutboundWatch { target, backends: computed.backends, policy });
+        self.outbound.insert(
+            key,
+            OutboundWatch {
+                target,
+                backends: computed.backends,
+                policy,
+            },
+        );
         Some(receiver)
     }
 
@@ -196,29 +214,48 @@ impl Index {
         if !dirty.workloads.is_empty() || !dirty.namespaces.is_empty() {
             self.refresh_inbound(dirty);
         }
-        let outbound = [dirty.parents.len(), dirty.backends.len(), dirty.addresses.len(), dirty.egress.len()];
+        let outbound = [
+            dirty.parents.len(),
+            dirty.backends.len(),
+            dirty.addresses.len(),
+            dirty.egress.len(),
+        ];
         if outbound.into_iter().sum::<usize>() > 0 {
             self.refresh_outbound(dirty);
         }
     }
 
     fn refresh_inbound(&mut self, dirty: &Dirty) {
-        let Self { inbound, store, cluster, .. } = self;
+        let Self {
+            inbound,
+            store,
+            cluster,
+            ..
+        } = self;
         inbound.retain(|(workload, port), watch| {
-            if !dirty.workloads.contains(workload) && !dirty.namespaces.contains(&workload.namespace) {
+            if !dirty.workloads.contains(workload)
+                && !dirty.namespaces.contains(&workload.namespace)
+            {
                 return true;
             }
             if watch.is_closed() {
                 return false;
             }
-            let Some(server) = inbound::server(store, cluster, workload, *port) else { return false };
+            let Some(server) = inbound::server(store, cluster, workload, *port) else {
+                return false;
+            };
             send(watch, server);
             true
         });
     }
 
     fn refresh_outbound(&mut self, dirty: &Dirty) {
-        let Self { outbound, store, cluster, .. } = self;
+        let Self {
+            outbound,
+            store,
+            cluster,
+            ..
+        } = self;
         outbound.retain(|(client, lookup), watch| {
             if dirty.must_resolve_again(client, &watch.target, cluster) {
                 return false;
@@ -263,9 +300,17 @@ fn send<T: PartialEq>(watch: &watch::Sender<Arc<T>>, value: T) {
 
 impl Dirty {
     fn touches(&self, lookup: &Lookup, watch: &OutboundWatch) -> bool {
-        let target = watch.target.parent().is_some_and(|parent| self.parents.contains(&parent));
+        let target = watch
+            .target
+            .parent()
+            .is_some_and(|parent| self.parents.contains(&parent));
         let address = matches!(lookup, Lookup::Addr(addr) if self.addresses.contains(&addr.ip()));
-        target || address || watch.backends.iter().any(|backend| self.backends.contains(backend))
+        target
+            || address
+            || watch
+                .backends
+                .iter()
+                .any(|backend| self.backends.contains(backend))
     }
 
     /// Clients look addresses outside the cluster up again when the networks that decide change.
@@ -273,7 +318,8 @@ impl Dirty {
         match target {
             Target::Fallback(_) => !self.egress.is_empty(),
             Target::EgressNetwork { .. } => {
-                self.egress.contains(client) || self.egress.contains(&cluster.global_egress_namespace)
+                self.egress.contains(client)
+                    || self.egress.contains(&cluster.global_egress_namespace)
             }
             Target::Service { .. } | Target::UndefinedPort => false,
         }
@@ -326,3 +372,6 @@ impl<T: Stored> linkerd_k8s::Index<T> for Index {
 fn skipped<T: Stored>(key: &Key, error: &str) {
     tracing::warn!("skipping invalid {} resource {key}: {error}", T::kind(&()));
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,9 @@
 //! * [`admission`]: refuses objects that make no sense, before they are stored.
 //! * [`args`]: flags and start-up.
 
+pub mod admission;
 pub mod annotation;
+pub mod args;
 pub mod cluster;
 pub mod grpc;
 pub mod inbound;
@@ -14,5 +16,9 @@ pub mod index;
 pub mod network;
 pub mod outbound;
 pub mod rule;
+pub mod status;
+
+#[cfg(test)]
+mod testing;
 
 pub use self::{cluster::Cluster, index::Index};

@@ -38,8 +38,15 @@ pub fn parse_net(text: &str) -> Result<IpNet, NetworkError> {
 
 /// Reads a network with its exceptions.
 pub fn parse(network: &k8s::Network) -> Result<Network, NetworkError> {
-    let except = network.except.iter().flatten().map(|except| parse_net(except));
-    Ok(Network { net: parse_net(&network.cidr)?, except: except.collect::<Result<_, _>>()? })
+    let except = network
+        .except
+        .iter()
+        .flatten()
+        .map(|except| parse_net(except));
+    Ok(Network {
+        net: parse_net(&network.cidr)?,
+        except: except.collect::<Result<_, _>>()?,
+    })
 }
 
 /// Reads networks with their exceptions.
@@ -52,10 +59,16 @@ pub fn validate(network: &Network) -> Result<(), NetworkError> {
     let net = network.net.trunc();
     for except in network.except.iter().map(IpNet::trunc) {
         if except.contains(&net) {
-            return Err(NetworkError::Negated { net: network.net, except });
+            return Err(NetworkError::Negated {
+                net: network.net,
+                except,
+            });
         }
         if !net.contains(&except) {
-            return Err(NetworkError::Outside { net: network.net, except });
+            return Err(NetworkError::Outside {
+                net: network.net,
+                except,
+            });
         }
     }
     Ok(())
@@ -76,7 +89,10 @@ pub fn intersects(network: &Network, other: &IpNet) -> bool {
     } else {
         return false;
     };
-    !network.except.iter().any(|except| except.trunc().contains(&shared))
+    !network
+        .except
+        .iter()
+        .any(|except| except.trunc().contains(&shared))
 }
 
 #[cfg(test)]
@@ -97,12 +113,34 @@ mod tests {
             ("none", "10.0.0.0/8", vec![], ""),
             ("inside", "10.0.0.0/8", vec!["10.1.0.0/16"], ""),
             ("a bare address", "10.0.0.0/8", vec!["10.1.2.3"], ""),
-            ("equal", "10.0.0.0/8", vec!["10.0.0.0/8"], "completely negated"),
-            ("covering", "10.0.0.0/8", vec!["0.0.0.0/0"], "completely negated"),
-            ("outside", "10.0.0.0/8", vec!["11.0.0.0/16"], "does not include exception"),
-            ("other family", "10.0.0.0/8", vec!["fd00::/16"], "does not include exception"),
+            (
+                "equal",
+                "10.0.0.0/8",
+                vec!["10.0.0.0/8"],
+                "completely negated",
+            ),
+            (
+                "covering",
+                "10.0.0.0/8",
+                vec!["0.0.0.0/0"],
+                "completely negated",
+            ),
+            (
+                "outside",
+                "10.0.0.0/8",
+                vec!["11.0.0.0/16"],
+                "does not include exception",
+            ),
+            (
+                "other family",
+                "10.0.0.0/8",
+                vec!["fd00::/16"],
+                "does not include exception",
+            ),
         ] {
-            let error = validate(&network(cidr, &except)).err().map(|error| error.to_string());
+            let error = validate(&network(cidr, &except))
+                .err()
+                .map(|error| error.to_string());
             assert!(error.unwrap_or_default().contains(expected), "{name}");
         }
         assert!(parse_net("10.0.0/8").is_err());
@@ -111,18 +149,37 @@ mod tests {
     #[test]
     fn addresses_and_overlaps() {
         let net = network("10.0.0.0/8", &["10.1.0.0/16"]);
-        for (ip, expected) in [("10.2.0.1", true), ("10.1.0.1", false), ("11.0.0.1", false), ("::1", false)] {
+        for (ip, expected) in [
+            ("10.2.0.1", true),
+            ("10.1.0.1", false),
+            ("11.0.0.1", false),
+            ("::1", false),
+        ] {
             assert_eq!(contains(&net, ip.parse().expect("ip")), expected, "{ip}");
         }
         for (name, net, other, expected) in [
             ("apart", network("11.0.0.0/8", &[]), "10.0.0.0/8", false),
             ("inside", network("10.1.0.0/16", &[]), "10.0.0.0/8", true),
             ("around", network("0.0.0.0/0", &[]), "10.0.0.0/8", true),
-            ("around, excepted", network("0.0.0.0/0", &["10.0.0.0/8"]), "10.0.0.0/8", false),
-            ("around, partly excepted", network("0.0.0.0/0", &["10.1.0.0/16"]), "10.0.0.0/8", true),
+            (
+                "around, excepted",
+                network("0.0.0.0/0", &["10.0.0.0/8"]),
+                "10.0.0.0/8",
+                false,
+            ),
+            (
+                "around, partly excepted",
+                network("0.0.0.0/0", &["10.1.0.0/16"]),
+                "10.0.0.0/8",
+                true,
+            ),
             ("other family", network("::/0", &[]), "10.0.0.0/8", false),
         ] {
-            assert_eq!(intersects(&net, &other.parse().expect("net")), expected, "{name}");
+            assert_eq!(
+                intersects(&net, &other.parse().expect("net")),
+                expected,
+                "{name}"
+            );
         }
     }
 }

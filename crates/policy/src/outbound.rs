@@ -2,10 +2,7 @@
 
 use linkerd_core::policy::outbound::Policy;
 use linkerd_k8s::Key;
-use std::{
-    collections::BTreeSet,
-    net::SocketAddr,
-};
+use std::{collections::BTreeSet, net::SocketAddr};
 
 use crate::{
     cluster::Cluster,
@@ -40,9 +37,15 @@ pub enum Lookup {
 /// What the traffic is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    Service { key: Key, port: u16 },
+    Service {
+        key: Key,
+        port: u16,
+    },
     /// Outside the cluster, with an EgressNetwork that says what happens.
-    EgressNetwork { key: Key, addr: SocketAddr },
+    EgressNetwork {
+        key: Key,
+        addr: SocketAddr,
+    },
     /// Outside the cluster, and nothing said.
     Fallback(SocketAddr),
     /// A Service that has no such port.
@@ -74,22 +77,38 @@ impl Target {
     }
 
     fn is_egress(&self) -> bool {
-        self.parent().is_some_and(|parent| parent.kind == ParentKind::EgressNetwork)
+        self.parent()
+            .is_some_and(|parent| parent.kind == ParentKind::EgressNetwork)
     }
 }
 
 /// What traffic of a client is for; `None` for addresses inside the cluster that are no Service's.
-pub(crate) fn resolve(store: &Store, cluster: &Cluster, client: &str, lookup: &Lookup) -> Option<Target> {
+pub(crate) fn resolve(
+    store: &Store,
+    cluster: &Cluster,
+    client: &str,
+    lookup: &Lookup,
+) -> Option<Target> {
     let addr = match lookup {
-        Lookup::Service { namespace, name, port } => {
-            return Some(Target::Service { key: Key::new(namespace.as_str(), name.as_str()), port: *port });
+        Lookup::Service {
+            namespace,
+            name,
+            port,
+        } => {
+            return Some(Target::Service {
+                key: Key::new(namespace.as_str(), name.as_str()),
+                port: *port,
+            });
         }
         Lookup::Addr(addr) => *addr,
     };
     if let Some((key, service)) = store.service_at(addr.ip()) {
         let port = addr.port();
         return Some(match service.ports.contains_key(&port) {
-            true => Target::Service { key: key.clone(), port },
+            true => Target::Service {
+                key: key.clone(),
+                port,
+            },
             false => Target::UndefinedPort,
         });
     }
@@ -101,10 +120,18 @@ pub(crate) fn resolve(store: &Store, cluster: &Cluster, client: &str, lookup: &L
 
 /// The policy of a target, as clients of a namespace see it.
 pub(crate) fn policy(store: &Store, cluster: &Cluster, client: &str, target: &Target) -> Computed {
-    let fixed = |policy| Computed { policy, backends: BTreeSet::new() };
+    let fixed = |policy| Computed {
+        policy,
+        backends: BTreeSet::new(),
+    };
     match target {
         Target::Fallback(addr) => fixed(defaults::fallback(*addr)),
         Target::UndefinedPort => fixed(defaults::undefined_port()),
-        Target::Service { .. } | Target::EgressNetwork { .. } => assemble::policy(store, cluster, client, target),
+        Target::Service { .. } | Target::EgressNetwork { .. } => {
+            assemble::policy(store, cluster, client, target)
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,11 +32,17 @@ pub enum RuleError {
 }
 
 fn unsupported(what: &'static str, value: &str) -> RuleError {
-    RuleError::Unsupported { what, value: value.to_owned() }
+    RuleError::Unsupported {
+        what,
+        value: value.to_owned(),
+    }
 }
 
 fn invalid(what: &'static str, reason: impl ToString) -> RuleError {
-    RuleError::Invalid { what, reason: reason.to_string() }
+    RuleError::Invalid {
+        what,
+        reason: reason.to_string(),
+    }
 }
 
 /// Reads conditions on an HTTP request.
@@ -44,29 +50,55 @@ pub fn http_match(source: &k8s::HttpMatch) -> Result<HttpMatch, RuleError> {
     let path = source.path.as_ref().map(path_match).transpose()?;
     Ok(HttpMatch {
         path: Some(path.unwrap_or_else(|| PathMatch::Prefix("/".to_owned()))),
-        headers: source.headers.iter().map(header_match).collect::<Result<_, _>>()?,
-        query: source.query_params.iter().map(query_match).collect::<Result<_, _>>()?,
+        headers: source
+            .headers
+            .iter()
+            .map(header_match)
+            .collect::<Result<_, _>>()?,
+        query: source
+            .query_params
+            .iter()
+            .map(query_match)
+            .collect::<Result<_, _>>()?,
         method: source.method.as_deref().map(method).transpose()?,
     })
 }
 
 /// Reads conditions on a gRPC call.
 pub fn grpc_match(source: &k8s::GrpcMatch) -> Result<GrpcMatch, RuleError> {
-    let headers = source.headers.iter().map(header_match).collect::<Result<_, _>>()?;
+    let headers = source
+        .headers
+        .iter()
+        .map(header_match)
+        .collect::<Result<_, _>>()?;
     let Some(method) = &source.method else {
-        return Ok(GrpcMatch { headers, ..GrpcMatch::default() });
+        return Ok(GrpcMatch {
+            headers,
+            ..GrpcMatch::default()
+        });
     };
     if let Some(type_) = method.type_.as_deref().filter(|type_| *type_ != "Exact") {
         return Err(unsupported("method match type", type_));
     }
     let named = |name: &Option<String>| name.clone().filter(|name| !name.is_empty());
-    Ok(GrpcMatch { service: named(&method.service), method: named(&method.method), headers })
+    Ok(GrpcMatch {
+        service: named(&method.service),
+        method: named(&method.method),
+        headers,
+    })
 }
 
 fn path_match(source: &k8s::PathMatch) -> Result<PathMatch, RuleError> {
     let value = source.value.clone().unwrap_or_else(|| "/".to_owned());
     let absolute = |value: String| {
-        if value.starts_with('/') { Ok(value) } else { Err(invalid("path", format!("{value:?} is not an absolute path"))) }
+        if value.starts_with('/') {
+            Ok(value)
+        } else {
+            Err(invalid(
+                "path",
+                format!("{value:?} is not an absolute path"),
+            ))
+        }
     };
     match source.type_.as_deref().unwrap_or("PathPrefix") {
         "Exact" => absolute(value).map(PathMatch::Exact),
@@ -82,12 +114,18 @@ fn header_match(source: &k8s::NamedMatch) -> Result<NamedMatch, RuleError> {
     if let ValueMatch::Exact(value) = &value {
         header_value(value)?;
     }
-    Ok(NamedMatch { name: source.name.clone(), value })
+    Ok(NamedMatch {
+        name: source.name.clone(),
+        value,
+    })
 }
 
 fn query_match(source: &k8s::NamedMatch) -> Result<NamedMatch, RuleError> {
     let value = value_match("query match type", "query parameter", source)?;
-    Ok(NamedMatch { name: source.name.clone(), value })
+    Ok(NamedMatch {
+        name: source.name.clone(),
+        value,
+    })
 }
 
 fn value_match(
@@ -117,22 +155,32 @@ fn method(value: &str) -> Result<String, RuleError> {
 }
 
 fn header_name(name: &str) -> Result<(), RuleError> {
-    HeaderName::from_bytes(name.as_bytes()).map(drop).map_err(|error| invalid("header name", format!("{name:?}: {error}")))
+    HeaderName::from_bytes(name.as_bytes())
+        .map(drop)
+        .map_err(|error| invalid("header name", format!("{name:?}: {error}")))
 }
 
 fn header_value(value: &str) -> Result<(), RuleError> {
-    HeaderValue::from_str(value).map(drop).map_err(|error| invalid("header value", format!("{value:?}: {error}")))
+    HeaderValue::from_str(value)
+        .map(drop)
+        .map_err(|error| invalid("header value", format!("{value:?}: {error}")))
 }
 
 /// Reads a filter of an HTTP rule or of one of its backends.
 pub fn http_filter(source: &k8s::Filter) -> Result<HttpFilter, RuleError> {
     match source.type_.as_str() {
         "RequestHeaderModifier" => {
-            let modifier = required("requestHeaderModifier", source.request_header_modifier.as_ref())?;
+            let modifier = required(
+                "requestHeaderModifier",
+                source.request_header_modifier.as_ref(),
+            )?;
             header_modifier(modifier).map(HttpFilter::RequestHeaders)
         }
         "ResponseHeaderModifier" => {
-            let modifier = required("responseHeaderModifier", source.response_header_modifier.as_ref())?;
+            let modifier = required(
+                "responseHeaderModifier",
+                source.response_header_modifier.as_ref(),
+            )?;
             header_modifier(modifier).map(HttpFilter::ResponseHeaders)
         }
         "RequestRedirect" => {
@@ -148,11 +196,17 @@ pub fn http_filter(source: &k8s::Filter) -> Result<HttpFilter, RuleError> {
 pub fn grpc_filter(source: &k8s::Filter) -> Result<Option<GrpcFilter>, RuleError> {
     match source.type_.as_str() {
         "RequestHeaderModifier" => {
-            let modifier = required("requestHeaderModifier", source.request_header_modifier.as_ref())?;
+            let modifier = required(
+                "requestHeaderModifier",
+                source.request_header_modifier.as_ref(),
+            )?;
             Ok(Some(GrpcFilter::RequestHeaders(header_modifier(modifier)?)))
         }
         "ResponseHeaderModifier" => {
-            let modifier = required("responseHeaderModifier", source.response_header_modifier.as_ref())?;
+            let modifier = required(
+                "responseHeaderModifier",
+                source.response_header_modifier.as_ref(),
+            )?;
             header_modifier(modifier).map(|_| None)
         }
         other => Err(unsupported("filter", other)),
@@ -172,7 +226,10 @@ fn header_modifier(source: &k8s::HeaderModifier) -> Result<HeaderModifier, RuleE
         });
         pairs.collect::<Result<Vec<_>, RuleError>>()
     };
-    source.remove.iter().try_for_each(|name| header_name(name))?;
+    source
+        .remove
+        .iter()
+        .try_for_each(|name| header_name(name))?;
     Ok(HeaderModifier {
         add: headers(&source.add)?,
         set: headers(&source.set)?,
@@ -181,12 +238,19 @@ fn header_modifier(source: &k8s::HeaderModifier) -> Result<HeaderModifier, RuleE
 }
 
 fn redirect(source: &k8s::Redirect) -> Result<Redirect, RuleError> {
-    let status = source.status_code.map(|code| match StatusCode::from_u16(code) {
-        Ok(status) if (100..=599).contains(&code) => Ok(status.as_u16()),
-        _ => Err(invalid("status code", format!("{code} is not an HTTP status"))),
-    });
+    let status = source
+        .status_code
+        .map(|code| match StatusCode::from_u16(code) {
+            Ok(status) if (100..=599).contains(&code) => Ok(status.as_u16()),
+            _ => Err(invalid(
+                "status code",
+                format!("{code} is not an HTTP status"),
+            )),
+        });
     let scheme = source.scheme.as_deref().map(|scheme| {
-        scheme.parse::<http::uri::Scheme>().map_err(|error| invalid("scheme", error))
+        scheme
+            .parse::<http::uri::Scheme>()
+            .map_err(|error| invalid("scheme", error))
     });
     Ok(Redirect {
         scheme: scheme.transpose()?.map(|scheme| scheme.to_string()),
@@ -199,14 +263,19 @@ fn redirect(source: &k8s::Redirect) -> Result<Redirect, RuleError> {
 
 fn path_modifier(source: &k8s::PathModifier) -> Result<PathModifier, RuleError> {
     let absolute = |what, value: &Option<String>| match value {
-        None => Err(invalid(what, "must be set for the path modifier of that type")),
+        None => Err(invalid(
+            what,
+            "must be set for the path modifier of that type",
+        )),
         Some(value) if !value.starts_with('/') => {
             Err(invalid(what, format!("{value:?} is not an absolute path")))
         }
         Some(value) => Ok(value.clone()),
     };
     match source.type_.as_str() {
-        "ReplaceFullPath" => absolute("replaceFullPath", &source.replace_full_path).map(PathModifier::Full),
+        "ReplaceFullPath" => {
+            absolute("replaceFullPath", &source.replace_full_path).map(PathModifier::Full)
+        }
         "ReplacePrefixMatch" => {
             absolute("replacePrefixMatch", &source.replace_prefix_match).map(PathModifier::Prefix)
         }
@@ -220,22 +289,44 @@ mod tests {
     use serde_json::{Value, json};
 
     fn matched(value: Value) -> Result<HttpMatch, String> {
-        http_match(&serde_json::from_value(value).expect("shape")).map_err(|error| error.to_string())
+        http_match(&serde_json::from_value(value).expect("shape"))
+            .map_err(|error| error.to_string())
     }
 
     fn filtered(value: Value) -> Result<HttpFilter, String> {
-        http_filter(&serde_json::from_value(value).expect("shape")).map_err(|error| error.to_string())
+        http_filter(&serde_json::from_value(value).expect("shape"))
+            .map_err(|error| error.to_string())
     }
 
     #[test]
     fn matches() {
-        let path = |path| Ok(HttpMatch { path: Some(path), ..HttpMatch::default() });
+        let path = |path| {
+            Ok(HttpMatch {
+                path: Some(path),
+                ..HttpMatch::default()
+            })
+        };
         for (name, source, expected) in [
             ("nothing is everything", json!({}), Ok(HttpMatch::any())),
             ("path defaults", json!({"path": {}}), Ok(HttpMatch::any())),
-            ("exact", json!({"path": {"type": "Exact", "value": "/a"}}), path(PathMatch::Exact("/a".into()))),
-            ("regex", json!({"path": {"type": "RegularExpression", "value": "/a+"}}), path(PathMatch::Regex("/a+".into()))),
-            ("method", json!({"method": "GET"}), Ok(HttpMatch { method: Some("GET".into()), ..HttpMatch::any() })),
+            (
+                "exact",
+                json!({"path": {"type": "Exact", "value": "/a"}}),
+                path(PathMatch::Exact("/a".into())),
+            ),
+            (
+                "regex",
+                json!({"path": {"type": "RegularExpression", "value": "/a+"}}),
+                path(PathMatch::Regex("/a+".into())),
+            ),
+            (
+                "method",
+                json!({"method": "GET"}),
+                Ok(HttpMatch {
+                    method: Some("GET".into()),
+                    ..HttpMatch::any()
+                }),
+            ),
             (
                 "headers and query",
                 json!({
@@ -243,8 +334,14 @@ mod tests {
                     "queryParams": [{"name": "q", "type": "RegularExpression", "value": "a|b"}],
                 }),
                 Ok(HttpMatch {
-                    headers: vec![NamedMatch { name: "x".into(), value: ValueMatch::Exact("1".into()) }],
-                    query: vec![NamedMatch { name: "q".into(), value: ValueMatch::Regex("a|b".into()) }],
+                    headers: vec![NamedMatch {
+                        name: "x".into(),
+                        value: ValueMatch::Exact("1".into()),
+                    }],
+                    query: vec![NamedMatch {
+                        name: "q".into(),
+                        value: ValueMatch::Regex("a|b".into()),
+                    }],
                     ..HttpMatch::any()
                 }),
             ),
@@ -252,13 +349,41 @@ mod tests {
             assert_eq!(matched(source), expected, "{name}");
         }
         for (name, source, expected) in [
-            ("relative prefix", json!({"path": {"value": "a"}}), "is not an absolute path"),
-            ("relative exact", json!({"path": {"type": "Exact", "value": "a"}}), "is not an absolute path"),
-            ("bad regex", json!({"path": {"type": "RegularExpression", "value": "("}}), "invalid path: "),
-            ("new path type", json!({"path": {"type": "Glob", "value": "/"}}), "unsupported path match type: Glob"),
-            ("header name", json!({"headers": [{"name": "a b", "value": "1"}]}), "invalid header name"),
-            ("header value", json!({"headers": [{"name": "a", "value": "\n"}]}), "invalid header value"),
-            ("header regex", json!({"headers": [{"name": "a", "type": "RegularExpression", "value": "["}]}), "invalid header: "),
+            (
+                "relative prefix",
+                json!({"path": {"value": "a"}}),
+                "is not an absolute path",
+            ),
+            (
+                "relative exact",
+                json!({"path": {"type": "Exact", "value": "a"}}),
+                "is not an absolute path",
+            ),
+            (
+                "bad regex",
+                json!({"path": {"type": "RegularExpression", "value": "("}}),
+                "invalid path: ",
+            ),
+            (
+                "new path type",
+                json!({"path": {"type": "Glob", "value": "/"}}),
+                "unsupported path match type: Glob",
+            ),
+            (
+                "header name",
+                json!({"headers": [{"name": "a b", "value": "1"}]}),
+                "invalid header name",
+            ),
+            (
+                "header value",
+                json!({"headers": [{"name": "a", "value": "\n"}]}),
+                "invalid header value",
+            ),
+            (
+                "header regex",
+                json!({"headers": [{"name": "a", "type": "RegularExpression", "value": "["}]}),
+                "invalid header: ",
+            ),
         ] {
             let error = matched(source).expect_err(name);
             assert!(error.contains(expected), "{name}: {error}");
@@ -282,10 +407,26 @@ mod tests {
             }))
         );
         for (name, source, expected) in [
-            ("mirror", json!({"type": "RequestMirror"}), "unsupported filter: RequestMirror"),
-            ("rewrite", json!({"type": "URLRewrite"}), "unsupported filter: URLRewrite"),
-            ("extension", json!({"type": "ExtensionRef"}), "unsupported filter: ExtensionRef"),
-            ("empty", json!({"type": "RequestHeaderModifier"}), "invalid requestHeaderModifier"),
+            (
+                "mirror",
+                json!({"type": "RequestMirror"}),
+                "unsupported filter: RequestMirror",
+            ),
+            (
+                "rewrite",
+                json!({"type": "URLRewrite"}),
+                "unsupported filter: URLRewrite",
+            ),
+            (
+                "extension",
+                json!({"type": "ExtensionRef"}),
+                "unsupported filter: ExtensionRef",
+            ),
+            (
+                "empty",
+                json!({"type": "RequestHeaderModifier"}),
+                "invalid requestHeaderModifier",
+            ),
             (
                 "relative redirect",
                 json!({"type": "RequestRedirect", "requestRedirect": {"path": {"type": "ReplaceFullPath", "replaceFullPath": "x"}}}),
@@ -306,8 +447,10 @@ mod tests {
             assert!(error.contains(expected), "{name}: {error}");
         }
         let dropped = grpc_filter(
-            &serde_json::from_value(json!({"type": "ResponseHeaderModifier", "responseHeaderModifier": {}}))
-                .expect("shape"),
+            &serde_json::from_value(
+                json!({"type": "ResponseHeaderModifier", "responseHeaderModifier": {}}),
+            )
+            .expect("shape"),
         );
         assert_eq!(dropped, Ok(None));
     }
@@ -316,14 +459,30 @@ mod tests {
     fn grpc_methods() {
         for (name, source, expected) in [
             ("any", json!({}), Ok((None, None))),
-            ("service", json!({"method": {"service": "a.B"}}), Ok((Some("a.B"), None))),
-            ("both", json!({"method": {"type": "Exact", "service": "a.B", "method": "C"}}), Ok((Some("a.B"), Some("C")))),
-            ("regex", json!({"method": {"type": "RegularExpression", "method": "C.*"}}), Err("unsupported method match type: RegularExpression")),
+            (
+                "service",
+                json!({"method": {"service": "a.B"}}),
+                Ok((Some("a.B"), None)),
+            ),
+            (
+                "both",
+                json!({"method": {"type": "Exact", "service": "a.B", "method": "C"}}),
+                Ok((Some("a.B"), Some("C"))),
+            ),
+            (
+                "regex",
+                json!({"method": {"type": "RegularExpression", "method": "C.*"}}),
+                Err("unsupported method match type: RegularExpression"),
+            ),
         ] {
             let found = grpc_match(&serde_json::from_value(source).expect("shape"));
-            let found = found.map(|found| (found.service, found.method)).map_err(|error| error.to_string());
+            let found = found
+                .map(|found| (found.service, found.method))
+                .map_err(|error| error.to_string());
             let expected = expected
-                .map(|(service, method): (Option<&str>, Option<&str>)| (service.map(str::to_owned), method.map(str::to_owned)))
+                .map(|(service, method): (Option<&str>, Option<&str>)| {
+                    (service.map(str::to_owned), method.map(str::to_owned))
+                })
                 .map_err(str::to_owned);
             assert_eq!(found, expected, "{name}");
         }

@@ -5,7 +5,8 @@ use linkerd_api::proto::{
     meta::{self, Metadata},
 };
 use linkerd_core::policy::{
-    GrpcMatch, HeaderModifier, HostMatch, HttpMatch, NamedMatch, Origin, PathMatch, PathModifier, Redirect, ValueMatch,
+    GrpcMatch, HeaderModifier, HostMatch, HttpMatch, NamedMatch, Origin, PathMatch, PathModifier,
+    Redirect, ValueMatch,
 };
 use std::time::Duration;
 
@@ -25,16 +26,23 @@ pub(super) fn metadata(origin: &Origin) -> Metadata {
 }
 
 pub(super) fn duration(duration: Duration) -> prost_types::Duration {
-    prost_types::Duration::try_from(duration).unwrap_or(prost_types::Duration { seconds: i64::MAX, nanos: 0 })
+    prost_types::Duration::try_from(duration).unwrap_or(prost_types::Duration {
+        seconds: i64::MAX,
+        nanos: 0,
+    })
 }
 
 pub(super) fn host(host: &HostMatch) -> http_route::HostMatch {
     use http_route::host_match::{Match, Suffix};
     let matched = match host {
         HostMatch::Exact(name) => Match::Exact(name.clone()),
-        HostMatch::Suffix(labels) => Match::Suffix(Suffix { reverse_labels: labels.clone() }),
+        HostMatch::Suffix(labels) => Match::Suffix(Suffix {
+            reverse_labels: labels.clone(),
+        }),
     };
-    http_route::HostMatch { r#match: Some(matched) }
+    http_route::HostMatch {
+        r#match: Some(matched),
+    }
 }
 
 pub(super) fn http_match(source: &HttpMatch) -> http_route::HttpRouteMatch {
@@ -53,7 +61,10 @@ pub(super) fn http_match(source: &HttpMatch) -> http_route::HttpRouteMatch {
             ValueMatch::Exact(value) => Value::Exact(value.clone()),
             ValueMatch::Regex(regex) => Value::Regex(regex.clone()),
         };
-        http_route::QueryParamMatch { name: query.name.clone(), value: Some(value) }
+        http_route::QueryParamMatch {
+            name: query.name.clone(),
+            value: Some(value),
+        }
     });
     http_route::HttpRouteMatch {
         path,
@@ -69,7 +80,10 @@ fn header_match(source: &NamedMatch) -> http_route::HeaderMatch {
         ValueMatch::Exact(value) => Value::Exact(value.clone().into_bytes()),
         ValueMatch::Regex(regex) => Value::Regex(regex.clone()),
     };
-    http_route::HeaderMatch { name: source.name.clone(), value: Some(value) }
+    http_route::HeaderMatch {
+        name: source.name.clone(),
+        value: Some(value),
+    }
 }
 
 fn method(name: &str) -> http_types::HttpMethod {
@@ -92,11 +106,15 @@ pub(super) fn grpc_match(source: &GrpcMatch) -> grpc_route::GrpcRouteMatch {
 }
 
 fn headers(pairs: &[(String, String)]) -> Option<http_types::Headers> {
-    let headers = pairs.iter().map(|(name, value)| http_types::headers::Header {
-        name: name.clone(),
-        value: value.clone().into_bytes(),
-    });
-    Some(http_types::Headers { headers: headers.collect() })
+    let headers = pairs
+        .iter()
+        .map(|(name, value)| http_types::headers::Header {
+            name: name.clone(),
+            value: value.clone().into_bytes(),
+        });
+    Some(http_types::Headers {
+        headers: headers.collect(),
+    })
 }
 
 pub(super) fn request_headers(source: &HeaderModifier) -> http_route::RequestHeaderModifier {
@@ -133,9 +151,17 @@ pub(super) fn redirect(source: &Redirect) -> http_route::RequestRedirect {
 }
 
 pub(super) fn http_failure(status: u16, message: &str) -> http_route::HttpFailureInjector {
-    http_route::HttpFailureInjector { status: status.into(), message: message.to_owned(), ratio: None }
+    http_route::HttpFailureInjector {
+        status: status.into(),
+        message: message.to_owned(),
+        ratio: None,
+    }
 }
 
 pub(super) fn grpc_failure(code: u32, message: &str) -> grpc_route::GrpcFailureInjector {
-    grpc_route::GrpcFailureInjector { code, message: message.to_owned(), ratio: None }
+    grpc_route::GrpcFailureInjector {
+        code,
+        message: message.to_owned(),
+        ratio: None,
+    }
 }

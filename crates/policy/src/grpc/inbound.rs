@@ -1,12 +1,14 @@
 //! `InboundServerPolicies`: who may connect to a port.
 
 use linkerd_api::proto::inbound::{
-    self as wire, PortSpec, inbound_server_policies_server::InboundServerPolicies, proxy_protocol::Kind,
+    self as wire, PortSpec, inbound_server_policies_server::InboundServerPolicies,
+    proxy_protocol::Kind,
 };
 use linkerd_core::policy::{
     GrpcFilter, HttpFilter, Origin,
     inbound::{
-        Authentication, Authorization, GrpcRoute, Http, HttpRoute, IdentityMatch, Network, Protocol, RateLimit, Server,
+        Authentication, Authorization, GrpcRoute, Http, HttpRoute, IdentityMatch, Network,
+        Protocol, RateLimit, Server,
     },
 };
 use std::collections::HashMap;
@@ -43,7 +45,10 @@ impl InboundServerPolicies for InboundPolicies {
 
     type WatchPortStream = Reply<wire::Server>;
 
-    async fn watch_port(&self, request: Request<PortSpec>) -> Result<Response<Self::WatchPortStream>, Status> {
+    async fn watch_port(
+        &self,
+        request: Request<PortSpec>,
+    ) -> Result<Response<Self::WatchPortStream>, Status> {
         let mut call = self.0.metrics.call(SERVICE, "WatchPort", true);
         let (workload, port) = call.note(read(&request))?;
         let server = self.0.index.lock().watch_inbound(workload, port);
@@ -55,7 +60,9 @@ impl InboundServerPolicies for InboundPolicies {
 /// A policy as it travels.
 pub(crate) fn encode(server: &Server) -> wire::Server {
     wire::Server {
-        protocol: Some(wire::ProxyProtocol { kind: Some(protocol(&server.protocol)) }),
+        protocol: Some(wire::ProxyProtocol {
+            kind: Some(protocol(&server.protocol)),
+        }),
         server_ips: Vec::new(),
         authorizations: server.authorizations.iter().map(authorization).collect(),
         labels: labels(&server.origin),
@@ -67,33 +74,54 @@ fn protocol(protocol: &Protocol) -> Kind {
     match protocol {
         Protocol::Detect { timeout, http } => {
             let (http_routes, http_local_rate_limit) = http_parts(http);
-            Kind::Detect(proto::Detect { timeout: Some(convert::duration(*timeout)), http_routes, http_local_rate_limit })
+            Kind::Detect(proto::Detect {
+                timeout: Some(convert::duration(*timeout)),
+                http_routes,
+                http_local_rate_limit,
+            })
         }
         Protocol::Http1(http) => {
             let (routes, local_rate_limit) = http_parts(http);
-            Kind::Http1(proto::Http1 { routes, local_rate_limit })
+            Kind::Http1(proto::Http1 {
+                routes,
+                local_rate_limit,
+            })
         }
         Protocol::Http2(http) => {
             let (routes, local_rate_limit) = http_parts(http);
-            Kind::Http2(proto::Http2 { routes, local_rate_limit })
+            Kind::Http2(proto::Http2 {
+                routes,
+                local_rate_limit,
+            })
         }
-        Protocol::Grpc { routes } => Kind::Grpc(proto::Grpc { routes: routes.iter().map(grpc_route).collect() }),
+        Protocol::Grpc { routes } => Kind::Grpc(proto::Grpc {
+            routes: routes.iter().map(grpc_route).collect(),
+        }),
         Protocol::Opaque => Kind::Opaque(proto::Opaque {}),
         Protocol::Tls => Kind::Tls(proto::Tls {}),
     }
 }
 
 fn http_parts(http: &Http) -> (Vec<wire::HttpRoute>, Option<wire::HttpLocalRateLimit>) {
-    (http.routes.iter().map(http_route).collect(), http.rate_limit.as_ref().map(rate_limit))
+    (
+        http.routes.iter().map(http_route).collect(),
+        http.rate_limit.as_ref().map(rate_limit),
+    )
 }
 
 /// Names as labels of metrics have them.
 fn labels(origin: &Origin) -> HashMap<String, String> {
     let (group, kind, name) = match origin {
         Origin::Default(name) => ("", "default", *name),
-        Origin::Resource(resource) => (resource.group.as_str(), resource.kind.as_str(), resource.name.as_str()),
+        Origin::Resource(resource) => (
+            resource.group.as_str(),
+            resource.kind.as_str(),
+            resource.name.as_str(),
+        ),
     };
-    [("group", group), ("kind", kind), ("name", name)].map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+    [("group", group), ("kind", kind), ("name", name)]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
 }
 
 fn authorization(authz: &Authorization) -> wire::Authz {
@@ -119,31 +147,45 @@ fn authentication(authentication: &Authentication) -> wire::Authn {
     };
     let clients = match authentication {
         Authentication::Unauthenticated => {
-            return wire::Authn { permit: Some(Permit::Unauthenticated(PermitUnauthenticated {})) };
+            return wire::Authn {
+                permit: Some(Permit::Unauthenticated(PermitUnauthenticated {})),
+            };
         }
         Authentication::TlsUnauthenticated => Clients::Unauthenticated(PermitUnauthenticated {}),
         Authentication::TlsAuthenticated(matches) => {
             let mut permitted = PermitClientIdentities::default();
             for matched in matches {
                 match matched {
-                    IdentityMatch::Exact(name) => permitted.identities.push(wire::Identity { name: name.clone() }),
+                    IdentityMatch::Exact(name) => permitted
+                        .identities
+                        .push(wire::Identity { name: name.clone() }),
                     IdentityMatch::Suffix(parts) => {
-                        permitted.suffixes.push(wire::IdentitySuffix { parts: parts.clone() });
+                        permitted.suffixes.push(wire::IdentitySuffix {
+                            parts: parts.clone(),
+                        });
                     }
                 }
             }
             Clients::Identities(permitted)
         }
     };
-    wire::Authn { permit: Some(Permit::MeshTls(PermitMeshTls { clients: Some(clients) })) }
+    wire::Authn {
+        permit: Some(Permit::MeshTls(PermitMeshTls {
+            clients: Some(clients),
+        })),
+    }
 }
 
 fn http_route(route: &HttpRoute) -> wire::HttpRoute {
     use wire::http_route::{Filter, Rule, filter::Kind};
     let filter = |filter: &HttpFilter| {
         let kind = match filter {
-            HttpFilter::Fail { status, message } => Kind::FailureInjector(convert::http_failure(*status, message)),
-            HttpFilter::RequestHeaders(headers) => Kind::RequestHeaderModifier(convert::request_headers(headers)),
+            HttpFilter::Fail { status, message } => {
+                Kind::FailureInjector(convert::http_failure(*status, message))
+            }
+            HttpFilter::RequestHeaders(headers) => {
+                Kind::RequestHeaderModifier(convert::request_headers(headers))
+            }
             HttpFilter::Redirect(redirect) => Kind::Redirect(convert::redirect(redirect)),
             HttpFilter::ResponseHeaders(_) => return None,
         };
@@ -165,8 +207,12 @@ fn grpc_route(route: &GrpcRoute) -> wire::GrpcRoute {
     use wire::grpc_route::{Filter, Rule, filter::Kind};
     let filter = |filter: &GrpcFilter| Filter {
         kind: Some(match filter {
-            GrpcFilter::Fail { code, message } => Kind::FailureInjector(convert::grpc_failure(*code, message)),
-            GrpcFilter::RequestHeaders(headers) => Kind::RequestHeaderModifier(convert::request_headers(headers)),
+            GrpcFilter::Fail { code, message } => {
+                Kind::FailureInjector(convert::grpc_failure(*code, message))
+            }
+            GrpcFilter::RequestHeaders(headers) => {
+                Kind::RequestHeaderModifier(convert::request_headers(headers))
+            }
         }),
     };
     let rules = route.rules.iter().map(|rule| Rule {
@@ -183,11 +229,17 @@ fn grpc_route(route: &GrpcRoute) -> wire::GrpcRoute {
 
 fn rate_limit(limit: &RateLimit) -> wire::HttpLocalRateLimit {
     use wire::http_local_rate_limit::{Limit, Override, r#override::ClientIdentities};
-    let rate = |requests_per_second| Limit { requests_per_second };
+    let rate = |requests_per_second| Limit {
+        requests_per_second,
+    };
     let overrides = limit.overrides.iter().map(|limit| Override {
         limit: Some(rate(limit.requests_per_second)),
         clients: Some(ClientIdentities {
-            identities: limit.clients.iter().map(|name| wire::Identity { name: name.clone() }).collect(),
+            identities: limit
+                .clients
+                .iter()
+                .map(|name| wire::Identity { name: name.clone() })
+                .collect(),
         }),
     });
     wire::HttpLocalRateLimit {

@@ -51,9 +51,17 @@ impl Metrics {
         let grpc = registry.sub_registry_with_prefix("grpc_server");
         grpc.register("started", "Calls started", metrics.started.clone());
         grpc.register("handled", "Calls that ended", metrics.handled.clone());
-        grpc.register("msg_received", "Messages received", metrics.received.clone());
+        grpc.register(
+            "msg_received",
+            "Messages received",
+            metrics.received.clone(),
+        );
         grpc.register("msg_sent", "Messages sent", metrics.sent.clone());
-        grpc.register("handling_seconds", "How long calls took", metrics.handling.clone());
+        grpc.register(
+            "handling_seconds",
+            "How long calls took",
+            metrics.handling.clone(),
+        );
         metrics
     }
 
@@ -72,7 +80,11 @@ impl Metrics {
     /// Counts the start of a call.
     pub(super) fn call(&self, service: &'static str, method: &'static str, stream: bool) -> Call {
         let grpc_type = if stream { "server_stream" } else { "unary" };
-        let method = Method { grpc_service: service, grpc_method: method, grpc_type };
+        let method = Method {
+            grpc_service: service,
+            grpc_method: method,
+            grpc_type,
+        };
         self.started.get_or_create(&method).inc();
         self.received.get_or_create(&method).inc();
         Call {
@@ -99,9 +111,20 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let Method { grpc_service, grpc_method, grpc_type } = self.method.clone();
+        let Method {
+            grpc_service,
+            grpc_method,
+            grpc_type,
+        } = self.method.clone();
         let grpc_code = format!("{:?}", self.code);
-        self.handled.get_or_create(&Handled { grpc_service, grpc_method, grpc_type, grpc_code }).inc();
+        self.handled
+            .get_or_create(&Handled {
+                grpc_service,
+                grpc_method,
+                grpc_type,
+                grpc_code,
+            })
+            .inc();
         self.handling.observe(self.since.elapsed().as_secs_f64());
     }
 }

@@ -6,7 +6,9 @@ use linkerd_api::proto::{
         self as wire, TrafficSpec, outbound_policies_server, proxy_protocol::Kind, traffic_spec,
     },
 };
-use linkerd_core::policy::outbound::{Backend, Backoff, Dispatch, FailureAccrual, Http, Load, Policy, Protocol};
+use linkerd_core::policy::outbound::{
+    Backend, Backoff, Dispatch, FailureAccrual, Http, Load, Policy, Protocol,
+};
 use std::{net::SocketAddr, time::Duration};
 use tonic::{Request, Response, Status};
 
@@ -23,15 +25,21 @@ pub struct OutboundPolicies(pub(super) Policies);
 
 /// Reads the client's namespace and what it asks about.
 fn read(request: &Request<TrafficSpec>, cluster: &Cluster) -> Result<(String, Lookup), Status> {
-    let TrafficSpec { source_workload, target } = request.get_ref();
+    let TrafficSpec {
+        source_workload,
+        target,
+    } = request.get_ref();
     let client = token::workload(source_workload)?.namespace;
     let lookup = match target {
         None => return Err(Status::invalid_argument("target is required")),
         Some(traffic_spec::Target::Addr(addr)) => {
             let port = token::port(addr.port)?;
-            let ip = addr.ip.ok_or_else(|| Status::invalid_argument("missing target IP"))?;
-            let ip: std::net::IpAddr =
-                ip.try_into().map_err(|_| Status::invalid_argument("failed to parse target addr"))?;
+            let ip = addr
+                .ip
+                .ok_or_else(|| Status::invalid_argument("missing target IP"))?;
+            let ip: std::net::IpAddr = ip
+                .try_into()
+                .map_err(|_| Status::invalid_argument("failed to parse target addr"))?;
             Lookup::Addr(SocketAddr::new(ip, port))
         }
         Some(traffic_spec::Target::Authority(authority)) => service(authority, cluster)?,
@@ -41,19 +49,22 @@ fn read(request: &Request<TrafficSpec>, cluster: &Cluster) -> Result<(String, Lo
 
 /// Reads `<name>.<namespace>.svc[.<domain>][:port]`.
 fn service(text: &str, cluster: &Cluster) -> Result<Lookup, Status> {
-    let authority: http::uri::Authority =
-        text.parse().map_err(|_| Status::invalid_argument(format!("failed to parse target authority: {text}")))?;
-    let port = match authority.port_u16() {
-        Some(0) => return Err(Status::invalid_argument("Invalid port: 0")),
-        Some(port) => port,
-        None if authority.port().is_some() || text.ends_with(':') => {
-            return Err(Status::invalid_argument(format!("failed to parse target authority: {text}")));
-        }
-        None => 80,
+    let authority: http::uri::Authority = text.parse().map_err(|_| {
+        Status::invalid_argument(format!("failed to parse target authority: {text}"))
+    })?;
+    let port = match text.rsplit_once(':') {
+        // A colon inside brackets belongs to an address.
+        Some((_, port)) if !port.ends_with(']') => match port.parse::<u16>() {
+            Ok(port) if port > 0 => port,
+            _ => return Err(Status::invalid_argument(format!("Invalid port: {port}"))),
+        },
+        _ => 80,
     };
     let unknown = || {
         let domain = &cluster.dns_domain;
-        Status::not_found(format!("authority must be of the form <name>.<namespace>.svc.{domain}"))
+        Status::not_found(format!(
+            "authority must be of the form <name>.<namespace>.svc.{domain}"
+        ))
     };
     let host = authority.host().trim_end_matches('.');
     let domain = format!(".{}", cluster.dns_domain.trim_matches('.'));
@@ -63,7 +74,11 @@ fn service(text: &str, cluster: &Cluster) -> Result<Lookup, Status> {
     if svc != "svc" || name.is_empty() || namespace.is_empty() {
         return Err(unknown());
     }
-    Ok(Lookup::Service { namespace: namespace.to_owned(), name: name.to_owned(), port })
+    Ok(Lookup::Service {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        port,
+    })
 }
 
 fn unknown() -> Status {
@@ -72,7 +87,10 @@ fn unknown() -> Status {
 
 #[tonic::async_trait]
 impl outbound_policies_server::OutboundPolicies for OutboundPolicies {
-    async fn get(&self, request: Request<TrafficSpec>) -> Result<Response<wire::OutboundPolicy>, Status> {
+    async fn get(
+        &self,
+        request: Request<TrafficSpec>,
+    ) -> Result<Response<wire::OutboundPolicy>, Status> {
         let mut call = self.0.metrics.call(SERVICE, "Get", false);
         let cluster = self.0.index.lock().cluster.clone();
         let (client, lookup) = call.note(read(&request, &cluster))?;
@@ -84,7 +102,10 @@ impl outbound_policies_server::OutboundPolicies for OutboundPolicies {
 
     type WatchStream = Reply<wire::OutboundPolicy>;
 
-    async fn watch(&self, request: Request<TrafficSpec>) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(
+        &self,
+        request: Request<TrafficSpec>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         let mut call = self.0.metrics.call(SERVICE, "Watch", true);
         let cluster = self.0.index.lock().cluster.clone();
         let (client, lookup) = call.note(read(&request, &cluster))?;
@@ -97,7 +118,9 @@ impl outbound_policies_server::OutboundPolicies for OutboundPolicies {
 /// A policy as it travels.
 pub(crate) fn encode(policy: &Policy) -> wire::OutboundPolicy {
     wire::OutboundPolicy {
-        protocol: Some(wire::ProxyProtocol { kind: Some(protocol(&policy.protocol)) }),
+        protocol: Some(wire::ProxyProtocol {
+            kind: Some(protocol(&policy.protocol)),
+        }),
         metadata: Some(convert::metadata(&policy.origin)),
     }
 }
@@ -105,9 +128,15 @@ pub(crate) fn encode(policy: &Policy) -> wire::OutboundPolicy {
 fn protocol(protocol: &Protocol) -> Kind {
     use wire::proxy_protocol as proto;
     match protocol {
-        Protocol::Detect { timeout, opaque, http } => Kind::Detect(proto::Detect {
+        Protocol::Detect {
+            timeout,
+            opaque,
+            http,
+        } => Kind::Detect(proto::Detect {
             timeout: Some(convert::duration(*timeout)),
-            opaque: Some(proto::Opaque { routes: opaque.iter().map(route::opaque).collect() }),
+            opaque: Some(proto::Opaque {
+                routes: opaque.iter().map(route::opaque).collect(),
+            }),
             http1: Some(http1(http)),
             http2: Some(http2(http)),
         }),
@@ -117,10 +146,12 @@ fn protocol(protocol: &Protocol) -> Kind {
             routes: routes.iter().map(route::grpc).collect(),
             failure_accrual: accrual.as_ref().map(failure_accrual),
         }),
-        Protocol::Tls(routes) => Kind::Tls(proto::Tls { routes: routes.iter().map(route::tls).collect() }),
-        Protocol::Opaque(routes) => {
-            Kind::Opaque(proto::Opaque { routes: routes.iter().map(route::opaque).collect() })
-        }
+        Protocol::Tls(routes) => Kind::Tls(proto::Tls {
+            routes: routes.iter().map(route::tls).collect(),
+        }),
+        Protocol::Opaque(routes) => Kind::Opaque(proto::Opaque {
+            routes: routes.iter().map(route::opaque).collect(),
+        }),
     }
 }
 
@@ -149,9 +180,11 @@ fn backend(backend: &Backend) -> wire::Backend {
         })),
         Dispatch::Balance { authority, load } => Some(Kind::Balancer(wire::backend::BalanceP2c {
             discovery: Some(wire::backend::EndpointDiscovery {
-                kind: Some(endpoint_discovery::Kind::Dst(endpoint_discovery::DestinationGet {
-                    path: authority.clone(),
-                })),
+                kind: Some(endpoint_discovery::Kind::Dst(
+                    endpoint_discovery::DestinationGet {
+                        path: authority.clone(),
+                    },
+                )),
             }),
             load: Some(balancer_load(load)),
         })),
@@ -172,7 +205,10 @@ fn balancer_load(load: &Load) -> wire::backend::balance_p2c::Load {
     let decay = Some(convert::duration(Duration::from_secs(10)));
     match load {
         Load::PeakEwma => Wire::PeakEwma(PeakEwma { default_rtt, decay }),
-        Load::PenaltyPeakEwma { penalty, max_retry_after } => Wire::PenaltyPeakEwma(PenaltyPeakEwma {
+        Load::PenaltyPeakEwma {
+            penalty,
+            max_retry_after,
+        } => Wire::PenaltyPeakEwma(PenaltyPeakEwma {
             default_rtt,
             decay,
             penalty: Some(convert::duration(*penalty)),
@@ -185,21 +221,31 @@ fn balancer_load(load: &Load) -> wire::backend::balance_p2c::Load {
 fn failure_accrual(accrual: &FailureAccrual) -> wire::FailureAccrual {
     use wire::failure_accrual::{ConsecutiveFailures, Kind, Unified};
     let kind = match accrual {
-        FailureAccrual::Consecutive { max_failures, backoff } => Kind::ConsecutiveFailures(ConsecutiveFailures {
+        FailureAccrual::Consecutive {
+            max_failures,
+            backoff,
+        } => Kind::ConsecutiveFailures(ConsecutiveFailures {
             max_failures: *max_failures,
             backoff: Some(exponential(backoff)),
         }),
-        FailureAccrual::Unified { success_rate_threshold, window, min_requests, max_failures, backoff } => {
-            Kind::Unified(Unified {
-                success_rate_threshold: *success_rate_threshold,
-                decay: Some(convert::duration(*window)),
-                min_requests: *min_requests,
-                max_consecutive_failures: *max_failures,
-                backoff: Some(exponential(backoff)),
-            })
-        }
+        FailureAccrual::Unified {
+            success_rate_threshold,
+            window,
+            min_requests,
+            max_failures,
+            backoff,
+        } => Kind::Unified(Unified {
+            success_rate_threshold: *success_rate_threshold,
+            decay: Some(convert::duration(*window)),
+            min_requests: *min_requests,
+            max_consecutive_failures: *max_failures,
+            backoff: Some(exponential(backoff)),
+        }),
     };
-    wire::FailureAccrual { kind: Some(kind), ejection: None }
+    wire::FailureAccrual {
+        kind: Some(kind),
+        ejection: None,
+    }
 }
 
 fn exponential(backoff: &Backoff) -> wire::ExponentialBackoff {
@@ -219,22 +265,44 @@ mod tests {
 
     #[test]
     fn authorities() {
-        let found = |name: &str, port| Ok(Lookup::Service { namespace: "ns".into(), name: name.into(), port });
+        let found = |name: &str, port| {
+            Ok(Lookup::Service {
+                namespace: "ns".into(),
+                name: name.into(),
+                port,
+            })
+        };
         for (name, text, expected) in [
             ("whole", "web.ns.svc.cluster.local:8080", found("web", 8080)),
-            ("trailing dot", "web.ns.svc.cluster.local.:8080", found("web", 8080)),
+            (
+                "trailing dot",
+                "web.ns.svc.cluster.local.:8080",
+                found("web", 8080),
+            ),
             ("without domain", "web.ns.svc:8080", found("web", 8080)),
             ("default port", "web.ns.svc.cluster.local", found("web", 80)),
             ("external name", "example.com:80", Err(Code::NotFound)),
-            ("pod name", "pod.web.ns.svc.cluster.local:80", Err(Code::NotFound)),
-            ("other domain", "web.ns.svc.example.org:80", Err(Code::NotFound)),
+            (
+                "pod name",
+                "pod.web.ns.svc.cluster.local:80",
+                Err(Code::NotFound),
+            ),
+            (
+                "other domain",
+                "web.ns.svc.example.org:80",
+                Err(Code::NotFound),
+            ),
             ("one label", "web:80", Err(Code::NotFound)),
             ("port zero", "web.ns.svc:0", Err(Code::InvalidArgument)),
             ("bad port", "web.ns.svc:99999", Err(Code::InvalidArgument)),
             ("not an authority", "a b", Err(Code::InvalidArgument)),
             ("empty", "", Err(Code::InvalidArgument)),
         ] {
-            assert_eq!(service(text, &cluster()).map_err(|status| status.code()), expected, "{name}");
+            assert_eq!(
+                service(text, &cluster()).map_err(|status| status.code()),
+                expected,
+                "{name}"
+            );
         }
     }
 
@@ -246,21 +314,56 @@ mod tests {
         let v4 = || Some(net::IpAddress::from(std::net::IpAddr::from([10, 0, 0, 1])));
         for (name, workload, target, expected) in [
             ("v4", "a:b", addr(v4(), 80), Ok(())),
-            ("v6", "a:b", addr(Some(std::net::IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1u16]).into()), 80), Ok(())),
-            ("authority", "a:b", Some(Authority("a.b.svc".into())), Ok(())),
+            (
+                "v6",
+                "a:b",
+                addr(
+                    Some(std::net::IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1u16]).into()),
+                    80,
+                ),
+                Ok(()),
+            ),
+            (
+                "authority",
+                "a:b",
+                Some(Authority("a.b.svc".into())),
+                Ok(()),
+            ),
             ("no target", "a:b", None, Err("target is required")),
             ("port zero", "a:b", addr(v4(), 0), Err("Invalid port: 0")),
-            ("large port", "a:b", addr(v4(), 65536), Err("Invalid port: 65536")),
+            (
+                "large port",
+                "a:b",
+                addr(v4(), 65536),
+                Err("Invalid port: 65536"),
+            ),
             ("no ip", "a:b", addr(None, 80), Err("missing target IP")),
-            ("empty ip", "a:b", addr(Some(net::IpAddress { ip: None }), 80), Err("failed to parse target addr")),
-            ("bad workload", "ab", addr(v4(), 80), Err("Invalid workload: ab")),
+            (
+                "empty ip",
+                "a:b",
+                addr(Some(net::IpAddress { ip: None }), 80),
+                Err("failed to parse target addr"),
+            ),
+            (
+                "bad workload",
+                "ab",
+                addr(v4(), 80),
+                Err("Invalid workload: ab"),
+            ),
         ] {
-            let spec = TrafficSpec { source_workload: workload.to_owned(), target };
+            let spec = TrafficSpec {
+                source_workload: workload.to_owned(),
+                target,
+            };
             let found = read(&Request::new(spec), &cluster());
             match (found, expected) {
                 (Ok((client, _)), Ok(())) => assert_eq!(client, "a", "{name}"),
                 (Err(status), Err(message)) => {
-                    assert_eq!((status.code(), status.message()), (Code::InvalidArgument, message), "{name}");
+                    assert_eq!(
+                        (status.code(), status.message()),
+                        (Code::InvalidArgument, message),
+                        "{name}"
+                    );
                 }
                 (found, expected) => panic!("{name}: {found:?}, expected {expected:?}"),
             }

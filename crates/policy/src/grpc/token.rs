@@ -47,23 +47,43 @@ mod tests {
     #[test]
     fn tokens() {
         for (name, text, expected) in [
-            ("pod", r#"{"ns":"a","pod":"b"}"#, Some(WorkloadId::pod("a", "b"))),
-            ("more fields", r#"{"ns":"a","pod":"b","nodeName":"n"}"#, Some(WorkloadId::pod("a", "b"))),
-            ("external", r#"{"ns":"a","external_workload":"b"}"#, Some(WorkloadId::external("a", "b"))),
+            (
+                "pod",
+                r#"{"ns":"a","pod":"b"}"#,
+                Some(WorkloadId::pod("a", "b")),
+            ),
+            (
+                "more fields",
+                r#"{"ns":"a","pod":"b","nodeName":"n"}"#,
+                Some(WorkloadId::pod("a", "b")),
+            ),
+            (
+                "external",
+                r#"{"ns":"a","external_workload":"b"}"#,
+                Some(WorkloadId::external("a", "b")),
+            ),
             ("legacy", "a:b", Some(WorkloadId::pod("a", "b"))),
             ("empty", "", None),
             ("no colon", "ab", None),
             ("no namespace", ":b", None),
             ("no name", "a:", None),
             ("neither", r#"{"ns":"a"}"#, None),
-            ("both", r#"{"ns":"a","pod":"b","external_workload":"c"}"#, None),
+            (
+                "both",
+                r#"{"ns":"a","pod":"b","external_workload":"c"}"#,
+                None,
+            ),
             ("not json", "{", None),
         ] {
             match (workload(text), expected) {
                 (Ok(found), Some(expected)) => assert_eq!(found, expected, "{name}"),
                 (Err(status), None) => {
                     assert_eq!(status.code(), tonic::Code::InvalidArgument, "{name}");
-                    assert_eq!(status.message(), format!("Invalid workload: {text}"), "{name}");
+                    assert_eq!(
+                        status.message(),
+                        format!("Invalid workload: {text}"),
+                        "{name}"
+                    );
                 }
                 (found, expected) => panic!("{name}: {found:?}, expected {expected:?}"),
             }

@@ -21,20 +21,27 @@ pub(super) fn of_server(
     name: &str,
     server: &Server,
 ) -> Vec<Authorization> {
-    let access = server.access.and_then(|policy| policy.authorization(cluster));
+    let access = server
+        .access
+        .and_then(|policy| policy.authorization(cluster));
     let policies = policies(store, namespace, |policy| policy.targets_server(name));
     let older = store.server_authorizations.namespace(namespace);
-    let older = older.filter(|(_, authz)| authz.selects(name, &server.labels)).map(|(name, authz)| Authorization {
-        origin: resource("serverauthorization", name),
-        networks: authz.networks.clone(),
-        authentication: authz.authentication.clone(),
-    });
+    let older = older
+        .filter(|(_, authz)| authz.selects(name, &server.labels))
+        .map(|(name, authz)| Authorization {
+            origin: resource("serverauthorization", name),
+            networks: authz.networks.clone(),
+            authentication: authz.authentication.clone(),
+        });
     access.into_iter().chain(policies).chain(older).collect()
 }
 
 /// Grants on a route.
 pub(super) fn of_route(store: &Store, _: &Cluster, route: &RouteId) -> Vec<Authorization> {
-    policies(store, &route.namespace, |policy| policy.targets_route(route.kind, &route.name)).collect()
+    policies(store, &route.namespace, |policy| {
+        policy.targets_route(route.kind, &route.name)
+    })
+    .collect()
 }
 
 fn policies(
@@ -43,7 +50,9 @@ fn policies(
     targets: impl Fn(&AuthorizationPolicy) -> bool,
 ) -> impl Iterator<Item = Authorization> {
     let policies = store.authorization_policies.namespace(namespace);
-    policies.filter(move |(_, policy)| targets(policy)).filter_map(move |(name, policy)| grant(store, name, policy))
+    policies
+        .filter(move |(_, policy)| targets(policy))
+        .filter_map(move |(name, policy)| grant(store, name, policy))
 }
 
 /// What a policy grants; nothing while an authentication it needs is missing.

@@ -33,7 +33,10 @@ pub struct UnknownPolicy(String);
 const NAMES: [(DefaultPolicy, &str); 6] = [
     (DefaultPolicy::AllUnauthenticated, "all-unauthenticated"),
     (DefaultPolicy::AllAuthenticated, "all-authenticated"),
-    (DefaultPolicy::ClusterUnauthenticated, "cluster-unauthenticated"),
+    (
+        DefaultPolicy::ClusterUnauthenticated,
+        "cluster-unauthenticated",
+    ),
     (DefaultPolicy::ClusterAuthenticated, "cluster-authenticated"),
     (DefaultPolicy::Deny, "deny"),
     (DefaultPolicy::Audit, "audit"),
@@ -60,12 +63,20 @@ impl DefaultPolicy {
         let everyone = || Authentication::TlsAuthenticated(vec![IdentityMatch::Suffix(Vec::new())]);
         let (networks, authentication) = match self {
             Self::Deny => return None,
-            Self::AllUnauthenticated | Self::Audit => (all_networks(), Authentication::Unauthenticated),
+            Self::AllUnauthenticated | Self::Audit => {
+                (all_networks(), Authentication::Unauthenticated)
+            }
             Self::AllAuthenticated => (all_networks(), everyone()),
-            Self::ClusterUnauthenticated => (cluster.as_networks(), Authentication::Unauthenticated),
+            Self::ClusterUnauthenticated => {
+                (cluster.as_networks(), Authentication::Unauthenticated)
+            }
             Self::ClusterAuthenticated => (cluster.as_networks(), everyone()),
         };
-        Some(Authorization { origin: Origin::Default(self.name()), networks, authentication })
+        Some(Authorization {
+            origin: Origin::Default(self.name()),
+            networks,
+            authentication,
+        })
     }
 }
 
@@ -74,7 +85,9 @@ impl FromStr for DefaultPolicy {
 
     fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
         let named = NAMES.iter().find(|(_, known)| *known == name);
-        named.map(|(policy, _)| *policy).ok_or_else(|| UnknownPolicy(name.to_owned()))
+        named
+            .map(|(policy, _)| *policy)
+            .ok_or_else(|| UnknownPolicy(name.to_owned()))
     }
 }
 
@@ -98,8 +111,14 @@ mod tests {
         let open = Authentication::Unauthenticated;
         for (name, expected) in [
             ("all-unauthenticated", Some((all.clone(), open.clone()))),
-            ("all-authenticated", Some((all.clone(), any_identity.clone()))),
-            ("cluster-unauthenticated", Some((inside.clone(), open.clone()))),
+            (
+                "all-authenticated",
+                Some((all.clone(), any_identity.clone())),
+            ),
+            (
+                "cluster-unauthenticated",
+                Some((inside.clone(), open.clone())),
+            ),
             ("cluster-authenticated", Some((inside, any_identity))),
             ("deny", None),
             ("audit", Some((all, open))),
@@ -107,8 +126,16 @@ mod tests {
             let policy: DefaultPolicy = name.parse().expect(name);
             assert_eq!(policy.to_string(), name);
             let authorization = policy.authorization(&cluster);
-            assert_eq!(authorization.as_ref().map(|authz| &authz.origin), expected.as_ref().map(|_| &Origin::Default(policy.name())));
-            assert_eq!(authorization.map(|authz| (authz.networks, authz.authentication)), expected, "{name}");
+            assert!(
+                authorization
+                    .iter()
+                    .all(|authz| authz.origin == Origin::Default(policy.name()))
+            );
+            assert_eq!(
+                authorization.map(|authz| (authz.networks, authz.authentication)),
+                expected,
+                "{name}"
+            );
         }
         assert!("allow".parse::<DefaultPolicy>().is_err());
     }

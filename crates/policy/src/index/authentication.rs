@@ -29,8 +29,13 @@ impl Stored for k8s::MeshTLSAuthentication {
 
     fn read(object: &Arc<Self>, cluster: &Cluster) -> Result<Option<MeshTls>, String> {
         let own = object.metadata.namespace.as_deref().unwrap_or_default();
-        let mut identities: Vec<_> =
-            object.spec.identities.iter().flatten().map(|identity| IdentityMatch::parse(identity)).collect();
+        let mut identities: Vec<_> = object
+            .spec
+            .identities
+            .iter()
+            .flatten()
+            .map(|identity| IdentityMatch::parse(identity))
+            .collect();
         for reference in object.spec.identity_refs.iter().flatten() {
             let identity = if reference.targets("", "ServiceAccount") {
                 let namespace = reference.namespace.as_deref().unwrap_or(own);
@@ -52,7 +57,13 @@ impl Stored for k8s::MeshTLSAuthentication {
         &mut store.mesh_tls
     }
 
-    fn changed(store: &mut Store, key: &Key, _: Option<&MeshTls>, _: Option<&MeshTls>, dirty: &mut Dirty) {
+    fn changed(
+        store: &mut Store,
+        key: &Key,
+        _: Option<&MeshTls>,
+        _: Option<&MeshTls>,
+        dirty: &mut Dirty,
+    ) {
         mark(store, &AuthenticationRef::MeshTls(key.clone()), dirty);
     }
 }
@@ -64,14 +75,23 @@ impl Stored for k8s::NetworkAuthentication {
         if object.spec.networks.is_empty() {
             return Err("no networks".to_owned());
         }
-        network::parse_all(&object.spec.networks).map(Networks).map(Some).map_err(|error| error.to_string())
+        network::parse_all(&object.spec.networks)
+            .map(Networks)
+            .map(Some)
+            .map_err(|error| error.to_string())
     }
 
     fn table(store: &mut Store) -> &mut Table<Networks> {
         &mut store.networks
     }
 
-    fn changed(store: &mut Store, key: &Key, _: Option<&Networks>, _: Option<&Networks>, dirty: &mut Dirty) {
+    fn changed(
+        store: &mut Store,
+        key: &Key,
+        _: Option<&Networks>,
+        _: Option<&Networks>,
+        dirty: &mut Dirty,
+    ) {
         mark(store, &AuthenticationRef::Network(key.clone()), dirty);
     }
 }

@@ -72,7 +72,11 @@ impl AuthorizationPolicy {
 }
 
 /// Reads who the clients of a ServerAuthorization are.
-fn client_authentication(client: &k8s::Client, namespace: &str, cluster: &Cluster) -> Result<Authentication, String> {
+fn client_authentication(
+    client: &k8s::Client,
+    namespace: &str,
+    cluster: &Cluster,
+) -> Result<Authentication, String> {
     if client.unauthenticated {
         return Ok(Authentication::Unauthenticated);
     }
@@ -82,7 +86,11 @@ fn client_authentication(client: &k8s::Client, namespace: &str, cluster: &Cluste
     if mesh_tls.unauthenticated_tls {
         return Ok(Authentication::TlsUnauthenticated);
     }
-    let named = mesh_tls.identities.iter().flatten().map(|identity| IdentityMatch::parse(identity));
+    let named = mesh_tls
+        .identities
+        .iter()
+        .flatten()
+        .map(|identity| IdentityMatch::parse(identity));
     let accounts = mesh_tls.service_accounts.iter().flatten().map(|account| {
         let namespace = account.namespace.as_deref().unwrap_or(namespace);
         IdentityMatch::Exact(cluster.service_account_identity(namespace, &account.name))
@@ -122,7 +130,13 @@ impl Stored for k8s::ServerAuthorization {
         &mut store.server_authorizations
     }
 
-    fn changed(_: &mut Store, key: &Key, _: Option<&Self::Model>, _: Option<&Self::Model>, dirty: &mut Dirty) {
+    fn changed(
+        _: &mut Store,
+        key: &Key,
+        _: Option<&Self::Model>,
+        _: Option<&Self::Model>,
+        dirty: &mut Dirty,
+    ) {
         dirty.namespaces.insert(key.namespace.clone());
     }
 }
@@ -151,39 +165,61 @@ impl Stored for k8s::AuthorizationPolicy {
     fn read(object: &Arc<Self>, cluster: &Cluster) -> Result<Option<AuthorizationPolicy>, String> {
         let own = object.metadata.namespace.as_deref().unwrap_or_default();
         let reference = &object.spec.target_ref;
-        let target = target(reference).ok_or_else(|| format!("unsupported target kind {}", reference.kind))?;
+        let target = target(reference)
+            .ok_or_else(|| format!("unsupported target kind {}", reference.kind))?;
         if target == Target::Namespace && reference.name != own {
-            return Err(format!("cannot target another namespace: {}", reference.name));
+            return Err(format!(
+                "cannot target another namespace: {}",
+                reference.name
+            ));
         }
         let mut authentications = Vec::new();
         let (mut identities, mut networks) = (0, 0);
         for reference in &object.spec.required_authentication_refs {
             let namespace = reference.namespace.as_deref().unwrap_or(own);
             let key = Key::new(namespace, reference.name.as_str());
-            authentications.push(if reference.targets(POLICY_GROUP, "MeshTLSAuthentication") {
-                identities += 1;
-                AuthenticationRef::MeshTls(key)
-            } else if reference.targets("", "ServiceAccount") {
-                identities += 1;
-                AuthenticationRef::Identity(cluster.service_account_identity(namespace, &reference.name))
-            } else if reference.targets(POLICY_GROUP, "NetworkAuthentication") {
-                networks += 1;
-                AuthenticationRef::Network(key)
-            } else {
-                return Err(format!("unsupported authentication kind {}", reference.kind));
-            });
+            authentications.push(
+                if reference.targets(POLICY_GROUP, "MeshTLSAuthentication") {
+                    identities += 1;
+                    AuthenticationRef::MeshTls(key)
+                } else if reference.targets("", "ServiceAccount") {
+                    identities += 1;
+                    AuthenticationRef::Identity(
+                        cluster.service_account_identity(namespace, &reference.name),
+                    )
+                } else if reference.targets(POLICY_GROUP, "NetworkAuthentication") {
+                    networks += 1;
+                    AuthenticationRef::Network(key)
+                } else {
+                    return Err(format!(
+                        "unsupported authentication kind {}",
+                        reference.kind
+                    ));
+                },
+            );
         }
         if identities > 1 || networks > 1 {
-            return Err("at most one identity and one network authentication may be required".to_owned());
+            return Err(
+                "at most one identity and one network authentication may be required".to_owned(),
+            );
         }
-        Ok(Some(AuthorizationPolicy { target, authentications }))
+        Ok(Some(AuthorizationPolicy {
+            target,
+            authentications,
+        }))
     }
 
     fn table(store: &mut Store) -> &mut Table<AuthorizationPolicy> {
         &mut store.authorization_policies
     }
 
-    fn changed(_: &mut Store, key: &Key, _: Option<&Self::Model>, _: Option<&Self::Model>, dirty: &mut Dirty) {
+    fn changed(
+        _: &mut Store,
+        key: &Key,
+        _: Option<&Self::Model>,
+        _: Option<&Self::Model>,
+        dirty: &mut Dirty,
+    ) {
         dirty.namespaces.insert(key.namespace.clone());
     }
 }

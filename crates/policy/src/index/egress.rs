@@ -5,7 +5,11 @@ use linkerd_k8s::{Key, policy as k8s};
 use std::{net::IpAddr, sync::Arc};
 
 use super::{Created, Dirty, Store, Stored, Table, route::ParentId, service::Traffic};
-use crate::{annotation::Annotations, cluster::{Cluster, all_networks}, network};
+use crate::{
+    annotation::Annotations,
+    cluster::{Cluster, all_networks},
+    network,
+};
 
 /// An EgressNetwork.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +28,10 @@ pub(crate) struct EgressNetwork {
 impl EgressNetwork {
     /// Prefix length of the tightest network that has the address.
     fn fit(&self, ip: IpAddr) -> Option<u8> {
-        let matching = self.networks.iter().filter(|net| network::contains(net, ip));
+        let matching = self
+            .networks
+            .iter()
+            .filter(|net| network::contains(net, ip));
         matching.map(|net| net.net.prefix_len()).max()
     }
 
@@ -40,7 +47,12 @@ impl EgressNetwork {
 fn outside(cluster: &Cluster) -> Vec<Network> {
     let mut networks = all_networks();
     for net in &mut networks {
-        net.except = cluster.networks.iter().filter(|inside| net.net.contains(*inside)).copied().collect();
+        net.except = cluster
+            .networks
+            .iter()
+            .filter(|inside| net.net.contains(*inside))
+            .copied()
+            .collect();
     }
     networks
 }
@@ -50,10 +62,16 @@ impl Store {
     /// that has any network at all, else of the global one. Tightest first, then oldest.
     pub(crate) fn egress_for(&self, client: &str, ip: IpAddr, cluster: &Cluster) -> Option<Key> {
         let own = self.egress_networks.has_namespace(client);
-        let namespace = if own { client } else { &cluster.global_egress_namespace };
+        let namespace = if own {
+            client
+        } else {
+            &cluster.global_egress_namespace
+        };
         let candidates = self.egress_networks.namespace(namespace);
-        let fitting = candidates.filter_map(|(name, net)| net.fit(ip).map(|fit| (fit, net.created, name)));
-        let best = fitting.min_by_key(|(fit, created, name)| (std::cmp::Reverse(*fit), *created, *name));
+        let fitting =
+            candidates.filter_map(|(name, net)| net.fit(ip).map(|fit| (fit, net.created, name)));
+        let best =
+            fitting.min_by_key(|(fit, created, name)| (std::cmp::Reverse(*fit), *created, *name));
         best.map(|(_, _, name)| Key::new(namespace, name))
     }
 }
@@ -84,7 +102,13 @@ impl Stored for k8s::EgressNetwork {
         &mut store.egress_networks
     }
 
-    fn changed(_: &mut Store, key: &Key, old: Option<&EgressNetwork>, new: Option<&EgressNetwork>, dirty: &mut Dirty) {
+    fn changed(
+        _: &mut Store,
+        key: &Key,
+        old: Option<&EgressNetwork>,
+        new: Option<&EgressNetwork>,
+        dirty: &mut Dirty,
+    ) {
         dirty.status = true;
         if let (Some(old), Some(new)) = (old, new)
             && old.same_policy(new)

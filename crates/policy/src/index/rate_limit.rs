@@ -48,7 +48,10 @@ impl Stored for k8s::HTTPLocalRateLimitPolicy {
             server: targets_server.then(|| spec.target_ref.name.clone()),
             target: spec.target_ref.clone(),
             total: spec.total.as_ref().map(|limit| limit.requests_per_second),
-            identity: spec.identity.as_ref().map(|limit| limit.requests_per_second),
+            identity: spec
+                .identity
+                .as_ref()
+                .map(|limit| limit.requests_per_second),
             overrides: overrides.collect::<Result<_, String>>()?,
             status: object.status.clone(),
         }))
@@ -58,7 +61,13 @@ impl Stored for k8s::HTTPLocalRateLimitPolicy {
         &mut store.rate_limits
     }
 
-    fn changed(_: &mut Store, key: &Key, _: Option<&RateLimit>, _: Option<&RateLimit>, dirty: &mut Dirty) {
+    fn changed(
+        _: &mut Store,
+        key: &Key,
+        _: Option<&RateLimit>,
+        _: Option<&RateLimit>,
+        dirty: &mut Dirty,
+    ) {
         dirty.namespaces.insert(key.namespace.clone());
         dirty.status = true;
     }
@@ -66,7 +75,11 @@ impl Stored for k8s::HTTPLocalRateLimitPolicy {
 
 impl Store {
     /// The rate limit in force on a Server: the oldest that is for it.
-    pub(crate) fn rate_limit_of(&self, namespace: &str, server: &str) -> Option<(&str, &Arc<RateLimit>)> {
+    pub(crate) fn rate_limit_of(
+        &self,
+        namespace: &str,
+        server: &str,
+    ) -> Option<(&str, &Arc<RateLimit>)> {
         let limits = self.rate_limits.namespace(namespace);
         limits
             .filter(|(_, limit)| limit.server.as_deref() == Some(server))

@@ -117,7 +117,11 @@ pub(crate) struct Backend<F> {
 pub(crate) enum BackendTarget {
     Service(Key),
     EgressNetwork(Key),
-    Other { group: String, kind: String, name: String },
+    Other {
+        group: String,
+        kind: String,
+        name: String,
+    },
 }
 
 /// What differs between protocols.
@@ -154,14 +158,22 @@ impl Flavor for Http {
     type RetryOn = Vec<StatusRange>;
 
     fn invalid_backend(message: String) -> HttpFilter {
-        HttpFilter::Fail { status: 500, message }
+        HttpFilter::Fail {
+            status: 500,
+            message,
+        }
     }
 
     fn broken_rule(message: String) -> HttpFilter {
-        HttpFilter::Fail { status: 500, message }
+        HttpFilter::Fail {
+            status: 500,
+            message,
+        }
     }
 
-    fn retry(annotations: &Annotations) -> Result<Option<Retry<Vec<StatusRange>>>, AnnotationError> {
+    fn retry(
+        annotations: &Annotations,
+    ) -> Result<Option<Retry<Vec<StatusRange>>>, AnnotationError> {
         annotation::http_retry(annotations)
     }
 }
@@ -178,7 +190,10 @@ impl Flavor for Grpc {
 
     fn broken_rule(message: String) -> GrpcFilter {
         const UNIMPLEMENTED: u32 = 12;
-        GrpcFilter::Fail { code: UNIMPLEMENTED, message }
+        GrpcFilter::Fail {
+            code: UNIMPLEMENTED,
+            message,
+        }
     }
 
     fn retry(annotations: &Annotations) -> Result<Option<Retry<GrpcConditions>>, AnnotationError> {
@@ -252,14 +267,20 @@ impl ReadRoute for k8s::GatewayGrpc {
 
     fn rule(source: &k8s::GrpcRule, namespace: &str) -> Rule<Grpc> {
         let filters = |filters: &[k8s::Filter]| {
-            let kept = filters.iter().filter_map(|filter| rule::grpc_filter(filter).transpose());
+            let kept = filters
+                .iter()
+                .filter_map(|filter| rule::grpc_filter(filter).transpose());
             kept.collect::<Result<Vec<_>, RuleError>>()
         };
         let mut parts = Parts::new(&source.unknown);
         Rule {
             matches: parts.matches(&source.matches, rule::grpc_match),
             filters: parts.keep(filters(&source.filters)),
-            backends: source.backend_refs.iter().map(|backend| read_backend(backend, namespace, filters)).collect(),
+            backends: source
+                .backend_refs
+                .iter()
+                .map(|backend| read_backend(backend, namespace, filters))
+                .collect(),
             request_timeout: None,
             problem: parts.problem,
         }
@@ -299,7 +320,12 @@ struct Parts {
 
 impl Parts {
     fn new<V>(unknown: &std::collections::BTreeMap<String, V>) -> Self {
-        Self { problem: unknown.keys().next().map(|field| format!("unsupported field: {field}")) }
+        Self {
+            problem: unknown
+                .keys()
+                .next()
+                .map(|field| format!("unsupported field: {field}")),
+        }
     }
 
     fn keep<T: Default>(&mut self, part: Result<T, RuleError>) -> T {
@@ -310,26 +336,49 @@ impl Parts {
     }
 
     /// Matches that can be read. Those that cannot would match nothing a proxy knows.
-    fn matches<S, M>(&mut self, sources: &[S], read: impl Fn(&S) -> Result<M, RuleError>) -> Vec<M> {
-        sources.iter().filter_map(|source| self.keep(read(source).map(Some))).collect()
+    fn matches<S, M>(
+        &mut self,
+        sources: &[S],
+        read: impl Fn(&S) -> Result<M, RuleError>,
+    ) -> Vec<M> {
+        sources
+            .iter()
+            .filter_map(|source| self.keep(read(source).map(Some)))
+            .collect()
     }
 }
 
 fn http_rule(source: &k8s::HttpRule, namespace: &str) -> Rule<Http> {
-    let filters =
-        |filters: &[k8s::Filter]| filters.iter().map(rule::http_filter).collect::<Result<Vec<_>, _>>();
+    let filters = |filters: &[k8s::Filter]| {
+        filters
+            .iter()
+            .map(rule::http_filter)
+            .collect::<Result<Vec<_>, _>>()
+    };
     let mut parts = Parts::new(&source.unknown);
-    let timeout = source.timeouts.as_ref().and_then(|timeouts| timeouts.request.as_deref());
+    let timeout = source
+        .timeouts
+        .as_ref()
+        .and_then(|timeouts| timeouts.request.as_deref());
     let timeout = timeout.map(|text| {
         annotation::gateway_duration(text)
             .or_else(|_| annotation::duration(text))
-            .map_err(|reason| RuleError::Invalid { what: "request timeout", reason })
+            .map_err(|reason| RuleError::Invalid {
+                what: "request timeout",
+                reason,
+            })
     });
     Rule {
         matches: parts.matches(&source.matches, rule::http_match),
         filters: parts.keep(filters(&source.filters)),
-        backends: source.backend_refs.iter().map(|backend| read_backend(backend, namespace, filters)).collect(),
-        request_timeout: parts.keep(timeout.transpose()).filter(|timeout| !timeout.is_zero()),
+        backends: source
+            .backend_refs
+            .iter()
+            .map(|backend| read_backend(backend, namespace, filters))
+            .collect(),
+        request_timeout: parts
+            .keep(timeout.transpose())
+            .filter(|timeout| !timeout.is_zero()),
         problem: parts.problem,
     }
 }
@@ -366,17 +415,26 @@ fn read_backend<S, F>(
 }
 
 impl BackendTarget {
-    fn read<S>(source: &k8s::BackendRef<S>, namespace: &str) -> Self {
-        let key = Key::new(source.namespace.as_deref().unwrap_or(namespace), source.name.as_str());
+    pub(crate) fn read<S>(source: &k8s::BackendRef<S>, namespace: &str) -> Self {
+        let key = Key::new(
+            source.namespace.as_deref().unwrap_or(namespace),
+            source.name.as_str(),
+        );
         let group = source.group.as_deref().unwrap_or_default();
         let kind = source.kind.as_deref().unwrap_or("Service");
         let core = group.is_empty() || group.eq_ignore_ascii_case("core");
         if core && kind.eq_ignore_ascii_case("Service") {
             Self::Service(key)
-        } else if group.eq_ignore_ascii_case(POLICY_GROUP) && kind.eq_ignore_ascii_case("EgressNetwork") {
+        } else if group.eq_ignore_ascii_case(POLICY_GROUP)
+            && kind.eq_ignore_ascii_case("EgressNetwork")
+        {
             Self::EgressNetwork(key)
         } else {
-            Self::Other { group: group.to_owned(), kind: kind.to_owned(), name: source.name.clone() }
+            Self::Other {
+                group: group.to_owned(),
+                kind: kind.to_owned(),
+                name: source.name.clone(),
+            }
         }
     }
 }
@@ -398,22 +456,42 @@ impl Parent {
             return None;
         };
         let namespace = source.namespace.as_deref().unwrap_or(namespace).to_owned();
-        let id = ParentId { kind, namespace, name: source.name.clone() };
-        Some(Self { id, port: source.port, section: source.section_name.is_some() })
+        let id = ParentId {
+            kind,
+            namespace,
+            name: source.name.clone(),
+        };
+        Some(Self {
+            id,
+            port: source.port,
+            section: source.section_name.is_some(),
+        })
     }
 }
 
 impl ParentId {
     pub(crate) fn service(key: &Key) -> Self {
-        Self { kind: ParentKind::Service, namespace: key.namespace.clone(), name: key.name.clone() }
+        Self {
+            kind: ParentKind::Service,
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+        }
     }
 
     pub(crate) fn egress(key: &Key) -> Self {
-        Self { kind: ParentKind::EgressNetwork, namespace: key.namespace.clone(), name: key.name.clone() }
+        Self {
+            kind: ParentKind::EgressNetwork,
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+        }
     }
 
     pub(crate) fn server(namespace: &str, name: &str) -> Self {
-        Self { kind: ParentKind::Server, namespace: namespace.to_owned(), name: name.to_owned() }
+        Self {
+            kind: ParentKind::Server,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
     }
 }
 
@@ -449,13 +527,22 @@ impl RouteHead {
     /// Routes apply in this order.
     pub(crate) fn precedence(&self) -> impl Ord + use<'_> {
         let id = &self.id;
-        (self.created, &id.name, id.kind.group(), id.kind.kind(), &id.namespace)
+        (
+            self.created,
+            &id.name,
+            id.kind.group(),
+            id.kind.kind(),
+            &id.namespace,
+        )
     }
 
     /// Why no rule of the route can be honoured.
     pub(crate) fn unusable(&self) -> Option<&str> {
         let all = self.rule_count > 0 && self.rule_problems.len() == self.rule_count;
-        self.rule_problems.first().filter(|_| all).map(String::as_str)
+        self.rule_problems
+            .first()
+            .filter(|_| all)
+            .map(String::as_str)
     }
 
     fn is_attached_to(&self, parent: &ParentId) -> bool {
@@ -471,10 +558,21 @@ impl<K: ReadRoute> Stored for k8s::Route<K> {
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let none = Annotations::new();
         let annotations = meta.annotations.as_ref().unwrap_or(&none);
-        let (retry, timeouts) = (K::Flavor::retry(annotations), K::Flavor::timeouts(annotations));
-        let bad_annotation =
-            retry.as_ref().err().or(timeouts.as_ref().err()).map(AnnotationError::to_string);
-        let rules: Vec<_> = object.spec.rules.iter().map(|rule| K::rule(rule, namespace)).collect();
+        let (retry, timeouts) = (
+            K::Flavor::retry(annotations),
+            K::Flavor::timeouts(annotations),
+        );
+        let bad_annotation = retry
+            .as_ref()
+            .err()
+            .or(timeouts.as_ref().err())
+            .map(AnnotationError::to_string);
+        let rules: Vec<_> = object
+            .spec
+            .rules
+            .iter()
+            .map(|rule| K::rule(rule, namespace))
+            .collect();
         let parents = &object.spec.parent_refs;
         Ok(Some(Route {
             head: RouteHead {
@@ -485,14 +583,29 @@ impl<K: ReadRoute> Stored for k8s::Route<K> {
                 },
                 created: Created::of(meta),
                 generation: meta.generation,
-                parents: parents.iter().filter_map(|parent| Parent::read(parent, namespace)).collect(),
-                backends: rules.iter().flat_map(|rule| &rule.backends).map(|backend| backend.target.clone()).collect(),
+                parents: parents
+                    .iter()
+                    .filter_map(|parent| Parent::read(parent, namespace))
+                    .collect(),
+                backends: rules
+                    .iter()
+                    .flat_map(|rule| &rule.backends)
+                    .map(|backend| backend.target.clone())
+                    .collect(),
                 bad_annotation,
-                rule_problems: rules.iter().filter_map(|rule| rule.problem.clone()).collect(),
+                rule_problems: rules
+                    .iter()
+                    .filter_map(|rule| rule.problem.clone())
+                    .collect(),
                 rule_count: rules.len(),
                 status: object.status.clone(),
             },
-            hosts: object.spec.hostnames.iter().map(|host| HostMatch::parse(host)).collect(),
+            hosts: object
+                .spec
+                .hostnames
+                .iter()
+                .map(|host| HostMatch::parse(host))
+                .collect(),
             rules,
             retry: retry.unwrap_or_default(),
             timeouts: timeouts.unwrap_or_default(),
@@ -503,7 +616,13 @@ impl<K: ReadRoute> Stored for k8s::Route<K> {
         K::table(store)
     }
 
-    fn changed(store: &mut Store, _: &Key, old: Option<&Self::Model>, new: Option<&Self::Model>, dirty: &mut Dirty) {
+    fn changed(
+        store: &mut Store,
+        _: &Key,
+        old: Option<&Self::Model>,
+        new: Option<&Self::Model>,
+        dirty: &mut Dirty,
+    ) {
         let (old, new) = (old.map(|route| &route.head), new.map(|route| &route.head));
         dirty.status = true;
         for head in old.into_iter().chain(new) {

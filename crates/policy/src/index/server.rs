@@ -73,7 +73,12 @@ impl Stored for k8s::Server {
         let (kind, selector) = match (&spec.pod_selector, &spec.external_workload_selector) {
             (Some(selector), None) => (WorkloadKind::Pod, selector),
             (None, Some(selector)) => (WorkloadKind::External, selector),
-            _ => return Err("exactly one of podSelector and externalWorkloadSelector must be set".to_owned()),
+            _ => {
+                return Err(
+                    "exactly one of podSelector and externalWorkloadSelector must be set"
+                        .to_owned(),
+                );
+            }
         };
         let port = match &spec.port {
             IntOrString::Int(number) => match u16::try_from(*number) {
@@ -89,7 +94,10 @@ impl Stored for k8s::Server {
             selector: Selector::compile(selector).map_err(|error| error.to_string())?,
             port,
             protocol: ServerProtocol::parse(spec.proxy_protocol.as_deref())?,
-            access: spec.access_policy.as_deref().and_then(|name| name.parse().ok()),
+            access: spec
+                .access_policy
+                .as_deref()
+                .and_then(|name| name.parse().ok()),
         }))
     }
 
@@ -97,7 +105,13 @@ impl Stored for k8s::Server {
         &mut store.servers
     }
 
-    fn changed(_: &mut Store, key: &Key, _: Option<&Server>, _: Option<&Server>, dirty: &mut Dirty) {
+    fn changed(
+        _: &mut Store,
+        key: &Key,
+        _: Option<&Server>,
+        _: Option<&Server>,
+        dirty: &mut Dirty,
+    ) {
         dirty.namespaces.insert(key.namespace.clone());
         dirty.status = true;
     }

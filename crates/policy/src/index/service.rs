@@ -1,6 +1,8 @@
 //! Services, read: addresses, ports and what their annotations say about traffic to them.
 
-use linkerd_core::policy::outbound::{FailureAccrual, GrpcConditions, Load, Retry, StatusRange, Timeouts};
+use linkerd_core::policy::outbound::{
+    FailureAccrual, GrpcConditions, Load, Retry, StatusRange, Timeouts,
+};
 use linkerd_k8s::{Key, PortSet, Service as Object, labels};
 use std::{collections::BTreeMap, fmt::Display, net::IpAddr, sync::Arc};
 
@@ -71,9 +73,17 @@ impl Traffic {
     pub(crate) fn read(annotations: &annotation::Annotations, cluster: &Cluster) -> Self {
         let opaque_ports = match annotations.get(labels::OPAQUE_PORTS) {
             None => cluster.default_opaque_ports.clone(),
-            Some(list) => PortSet::parse_named(list, |_| [], |entry| {
-                tracing::warn!(entry, "Ignoring a port of annotation {}", labels::OPAQUE_PORTS);
-            }),
+            Some(list) => PortSet::parse_named(
+                list,
+                |_| [],
+                |entry| {
+                    tracing::warn!(
+                        entry,
+                        "Ignoring a port of annotation {}",
+                        labels::OPAQUE_PORTS
+                    );
+                },
+            ),
         };
         Self {
             opaque_ports,
@@ -86,7 +96,8 @@ impl Traffic {
 }
 
 fn lenient<T, E: Display>(read: Result<T, E>) -> Option<T> {
-    read.inspect_err(|error| tracing::warn!(%error, "Ignoring an annotation")).ok()
+    read.inspect_err(|error| tracing::warn!(%error, "Ignoring an annotation"))
+        .ok()
 }
 
 impl Stored for Object {
@@ -95,7 +106,12 @@ impl Stored for Object {
     fn read(object: &Arc<Self>, cluster: &Cluster) -> Result<Option<Service>, String> {
         let none = annotation::Annotations::new();
         let annotations = object.metadata.annotations.as_ref().unwrap_or(&none);
-        let ports = object.spec.ports.iter().map(|port| (port.port, port.app_protocol.as_deref().map(AppProtocol::parse)));
+        let ports = object.spec.ports.iter().map(|port| {
+            (
+                port.port,
+                port.app_protocol.as_deref().map(AppProtocol::parse),
+            )
+        });
         Ok(Some(Service {
             cluster_ips: object.cluster_ips().collect(),
             external_name: object.is_external_name(),
@@ -109,7 +125,13 @@ impl Stored for Object {
         &mut store.services
     }
 
-    fn changed(store: &mut Store, key: &Key, old: Option<&Service>, new: Option<&Service>, dirty: &mut Dirty) {
+    fn changed(
+        store: &mut Store,
+        key: &Key,
+        old: Option<&Service>,
+        new: Option<&Service>,
+        dirty: &mut Dirty,
+    ) {
         for ip in old.iter().flat_map(|service| &service.cluster_ips) {
             if let Some(keys) = store.cluster_ips.get_mut(ip) {
                 keys.remove(key);
@@ -120,7 +142,11 @@ impl Stored for Object {
             dirty.addresses.insert(*ip);
         }
         for ip in new.iter().flat_map(|service| &service.cluster_ips) {
-            store.cluster_ips.entry(*ip).or_default().insert(key.clone());
+            store
+                .cluster_ips
+                .entry(*ip)
+                .or_default()
+                .insert(key.clone());
             dirty.addresses.insert(*ip);
         }
         dirty.parents.insert(ParentId::service(key));

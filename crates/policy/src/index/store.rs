@@ -69,7 +69,9 @@ impl<M> Table<M> {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str, &Arc<M>)> {
         self.0.iter().flat_map(|(namespace, objects)| {
-            objects.iter().map(|(name, object)| (namespace.as_str(), name.as_str(), object))
+            objects
+                .iter()
+                .map(|(name, object)| (namespace.as_str(), name.as_str(), object))
         })
     }
 
@@ -93,7 +95,9 @@ impl<M> Table<M> {
     }
 
     pub(crate) fn keys(&self) -> Vec<Key> {
-        self.iter().map(|(namespace, name, _)| Key::new(namespace, name)).collect()
+        self.iter()
+            .map(|(namespace, name, _)| Key::new(namespace, name))
+            .collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -102,7 +106,9 @@ impl<M> Table<M> {
 
     /// How many objects each namespace has.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.0.iter().map(|(namespace, objects)| (namespace.as_str(), objects.len()))
+        self.0
+            .iter()
+            .map(|(namespace, objects)| (namespace.as_str(), objects.len()))
     }
 }
 
@@ -117,7 +123,9 @@ impl Store {
     /// The Service that has the address.
     pub(crate) fn service_at(&self, ip: IpAddr) -> Option<(&Key, &Arc<Service>)> {
         let key = self.cluster_ips.get(&ip)?.first()?;
-        self.services.get(&key.namespace, &key.name).map(|service| (key, service))
+        self.services
+            .get(&key.namespace, &key.name)
+            .map(|service| (key, service))
     }
 
     /// Routes that name the parent, in no particular order.
@@ -138,8 +146,14 @@ impl Store {
     pub(crate) fn route_head(&self, id: &RouteId) -> Option<&RouteHead> {
         let (namespace, name) = (&id.namespace, &id.name);
         match id.kind {
-            RouteKind::GatewayHttp => self.gateway_http.get(namespace, name).map(|route| &route.head),
-            RouteKind::PolicyHttp => self.policy_http.get(namespace, name).map(|route| &route.head),
+            RouteKind::GatewayHttp => self
+                .gateway_http
+                .get(namespace, name)
+                .map(|route| &route.head),
+            RouteKind::PolicyHttp => self
+                .policy_http
+                .get(namespace, name)
+                .map(|route| &route.head),
             RouteKind::Grpc => self.grpc.get(namespace, name).map(|route| &route.head),
             RouteKind::Tls => self.tls.get(namespace, name).map(|route| &route.head),
             RouteKind::Tcp => self.tcp.get(namespace, name).map(|route| &route.head),
@@ -148,9 +162,17 @@ impl Store {
 
     /// What all routes have in common.
     pub(crate) fn route_heads(&self) -> impl Iterator<Item = &RouteHead> {
-        let http = self.gateway_http.iter().chain(self.policy_http.iter()).map(|(_, _, route)| &route.head);
+        let http = self
+            .gateway_http
+            .iter()
+            .chain(self.policy_http.iter())
+            .map(|(_, _, route)| &route.head);
         let grpc = self.grpc.iter().map(|(_, _, route)| &route.head);
-        let rest = self.tls.iter().chain(self.tcp.iter()).map(|(_, _, route)| &route.head);
+        let rest = self
+            .tls
+            .iter()
+            .chain(self.tcp.iter())
+            .map(|(_, _, route)| &route.head);
         http.chain(grpc).chain(rest)
     }
 }

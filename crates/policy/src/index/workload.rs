@@ -52,17 +52,28 @@ impl Workload {
     }
 
     fn annotation(&self, name: &str) -> Option<&str> {
-        self.metadata().annotations.as_ref()?.get(name).map(String::as_str)
+        self.metadata()
+            .annotations
+            .as_ref()?
+            .get(name)
+            .map(String::as_str)
     }
 
     /// Ports that have the name. A pod may have several, an external workload has at most one.
     pub(crate) fn has_port_named(&self, name: &str, port: u16) -> bool {
         match self {
             Self::Pod(pod) => pod.container_ports().any(|declared| {
-                declared.name.as_deref() == Some(name) && declared.container_port == port && is_tcp(declared.protocol.as_deref())
+                declared.name.as_deref() == Some(name)
+                    && declared.container_port == port
+                    && is_tcp(declared.protocol.as_deref())
             }),
             Self::External(workload) => {
-                let named = workload.spec.ports.iter().flatten().find(|declared| declared.name.as_deref() == Some(name));
+                let named = workload
+                    .spec
+                    .ports
+                    .iter()
+                    .flatten()
+                    .find(|declared| declared.name.as_deref() == Some(name));
                 named.is_some_and(|declared| declared.port == port)
             }
         }
@@ -74,7 +85,10 @@ impl Workload {
             name.parse().inspect_err(|error| tracing::warn!(%error, "Ignoring annotation {}", labels::DEFAULT_INBOUND_POLICY)).ok()
         });
         let policy: DefaultPolicy = annotated.unwrap_or(cluster.default_policy);
-        if self.ports_annotation(labels::REQUIRE_IDENTITY_ON_INBOUND_PORTS).contains(port) {
+        if self
+            .ports_annotation(labels::REQUIRE_IDENTITY_ON_INBOUND_PORTS)
+            .contains(port)
+        {
             return policy.authenticated();
         }
         policy
@@ -86,7 +100,9 @@ impl Workload {
     }
 
     fn ports_annotation(&self, name: &str) -> PortSet {
-        let Some(list) = self.annotation(name) else { return PortSet::default() };
+        let Some(list) = self.annotation(name) else {
+            return PortSet::default();
+        };
         let named = |entry: &str| match self {
             Self::Pod(pod) => pod
                 .container_ports()
@@ -95,28 +111,47 @@ impl Workload {
                 .collect::<Vec<_>>(),
             Self::External(_) => Vec::new(),
         };
-        PortSet::parse_named(list, named, |entry| tracing::warn!(entry, "Ignoring a port of annotation {name}"))
+        PortSet::parse_named(list, named, |entry| {
+            tracing::warn!(entry, "Ignoring a port of annotation {name}")
+        })
     }
 
     /// Paths the kubelet probes on the port.
     pub(crate) fn probe_paths(&self, port: u16) -> BTreeSet<String> {
-        let Self::Pod(pod) = self else { return BTreeSet::new() };
+        let Self::Pod(pod) = self else {
+            return BTreeSet::new();
+        };
         let mut paths = BTreeSet::new();
         for container in pod.all_containers() {
-            let probes = [&container.liveness_probe, &container.readiness_probe, &container.startup_probe];
-            for get in probes.into_iter().flatten().filter_map(|probe| probe.http_get.as_ref()) {
+            let probes = [
+                &container.liveness_probe,
+                &container.readiness_probe,
+                &container.startup_probe,
+            ];
+            for get in probes
+                .into_iter()
+                .flatten()
+                .filter_map(|probe| probe.http_get.as_ref())
+            {
                 let probed = match &get.port {
                     IntOrString::Int(number) => u16::try_from(*number).ok(),
                     IntOrString::String(name) => container
                         .ports
                         .iter()
-                        .find(|declared| declared.name.as_deref() == Some(name) && is_tcp(declared.protocol.as_deref()))
+                        .find(|declared| {
+                            declared.name.as_deref() == Some(name)
+                                && is_tcp(declared.protocol.as_deref())
+                        })
                         .map(|declared| declared.container_port),
                 };
                 if probed == Some(port) {
                     let path = get.path.as_deref().unwrap_or("/");
                     let path = path.split_once('?').map_or(path, |(path, _)| path);
-                    paths.insert(if path.is_empty() { "/".to_owned() } else { path.to_owned() });
+                    paths.insert(if path.is_empty() {
+                        "/".to_owned()
+                    } else {
+                        path.to_owned()
+                    });
                 }
             }
         }
@@ -145,7 +180,11 @@ impl Stored for Pod {
     type Model = Workload;
 
     fn read(object: &Arc<Self>, _: &Cluster) -> Result<Option<Workload>, String> {
-        let meshed = object.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(labels::CONTROL_PLANE_NS));
+        let meshed = object
+            .metadata
+            .labels
+            .as_ref()
+            .is_some_and(|labels| labels.contains_key(labels::CONTROL_PLANE_NS));
         Ok(meshed.then(|| Workload::Pod(object.clone())))
     }
 
@@ -153,8 +192,16 @@ impl Stored for Pod {
         &mut store.pods
     }
 
-    fn changed(_: &mut Store, key: &Key, _: Option<&Workload>, _: Option<&Workload>, dirty: &mut Dirty) {
-        dirty.workloads.insert(WorkloadId::new(WorkloadKind::Pod, key));
+    fn changed(
+        _: &mut Store,
+        key: &Key,
+        _: Option<&Workload>,
+        _: Option<&Workload>,
+        dirty: &mut Dirty,
+    ) {
+        dirty
+            .workloads
+            .insert(WorkloadId::new(WorkloadKind::Pod, key));
     }
 }
 
@@ -169,23 +216,43 @@ impl Stored for ExternalWorkload {
         &mut store.external_workloads
     }
 
-    fn changed(_: &mut Store, key: &Key, _: Option<&Workload>, _: Option<&Workload>, dirty: &mut Dirty) {
-        dirty.workloads.insert(WorkloadId::new(WorkloadKind::External, key));
+    fn changed(
+        _: &mut Store,
+        key: &Key,
+        _: Option<&Workload>,
+        _: Option<&Workload>,
+        dirty: &mut Dirty,
+    ) {
+        dirty
+            .workloads
+            .insert(WorkloadId::new(WorkloadKind::External, key));
     }
 }
 
 impl WorkloadId {
     fn new(kind: WorkloadKind, key: &Key) -> Self {
-        Self { namespace: key.namespace.clone(), kind, name: key.name.clone() }
+        Self {
+            namespace: key.namespace.clone(),
+            kind,
+            name: key.name.clone(),
+        }
     }
 
     /// Names a pod.
     pub fn pod(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { namespace: namespace.into(), kind: WorkloadKind::Pod, name: name.into() }
+        Self {
+            namespace: namespace.into(),
+            kind: WorkloadKind::Pod,
+            name: name.into(),
+        }
     }
 
     /// Names an external workload.
     pub fn external(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { namespace: namespace.into(), kind: WorkloadKind::External, name: name.into() }
+        Self {
+            namespace: namespace.into(),
+            kind: WorkloadKind::External,
+            name: name.into(),
+        }
     }
 }

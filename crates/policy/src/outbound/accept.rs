@@ -31,13 +31,19 @@ pub(crate) fn accepts(store: &Store, head: &RouteHead, parent: &Parent) -> Resul
             }
         }
         ParentKind::Service => {
-            let service = store.services.get(namespace, name).ok_or(Rejection::NoParent)?;
+            let service = store
+                .services
+                .get(namespace, name)
+                .ok_or(Rejection::NoParent)?;
             if !service.can_have_routes() {
                 return Err(Rejection::NoClusterIp);
             }
         }
         ParentKind::EgressNetwork => {
-            let network = store.egress_networks.get(namespace, name).ok_or(Rejection::NoParent)?;
+            let network = store
+                .egress_networks
+                .get(namespace, name)
+                .ok_or(Rejection::NoParent)?;
             if !network.accepted {
                 return Err(Rejection::EgressNotAccepted);
             }
@@ -51,11 +57,20 @@ pub(crate) fn accepts(store: &Store, head: &RouteHead, parent: &Parent) -> Resul
             return Err(Rejection::Unsupported(problem.clone()));
         }
     }
-    head.unusable().map_or(Ok(()), |problem| Err(Rejection::Unsupported(problem.to_owned())))
+    head.unusable().map_or(Ok(()), |problem| {
+        Err(Rejection::Unsupported(problem.to_owned()))
+    })
 }
 
 fn conflicted(store: &Store, head: &RouteHead, parent: &Parent) -> bool {
-    let rivals = store.routes_of(&parent.id).filter(|id| id.kind.rank() < head.id.kind.rank());
+    let rivals = store
+        .routes_of(&parent.id)
+        .filter(|id| id.kind.rank() < head.id.kind.rank());
     let mut rivals = rivals.filter_map(|id| store.route_head(id));
-    rivals.any(|rival| rival.parents.iter().any(|other| other.id == parent.id && other.port == parent.port))
+    rivals.any(|rival| {
+        rival
+            .parents
+            .iter()
+            .any(|other| other.id == parent.id && other.port == parent.port)
+    })
 }

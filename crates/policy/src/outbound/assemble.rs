@@ -3,8 +3,8 @@
 use linkerd_core::policy::{
     GrpcMatch, HttpMatch, Origin, POLICY_GROUP, ResourceRef,
     outbound::{
-        Backend, Dispatch, Distribution, GrpcConditions, GrpcRoute, Http, HttpRoute, Load, Policy, Protocol, Retry,
-        Route, RouteBackend, Rule, StatusRange, TcpRoute, Timeouts,
+        Backend, Dispatch, Distribution, GrpcConditions, GrpcRoute, Http, HttpRoute, Load, Policy,
+        Protocol, Retry, Route, RouteBackend, Rule, StatusRange, TcpRoute, Timeouts,
     },
 };
 use linkerd_k8s::Key;
@@ -44,10 +44,20 @@ struct Routes {
 }
 
 pub(super) fn policy(store: &Store, cluster: &Cluster, client: &str, target: &Target) -> Computed {
-    let parent = target.parent().expect("only targets that are resources get here");
-    let service = store.services.get(&parent.namespace, &parent.name).filter(|_| !target.is_egress());
-    let egress = store.egress_networks.get(&parent.namespace, &parent.name).filter(|_| target.is_egress());
-    let traffic = service.map(|service| &service.traffic).or(egress.map(|egress| &egress.traffic));
+    let parent = target
+        .parent()
+        .expect("only targets that are resources get here");
+    let service = store
+        .services
+        .get(&parent.namespace, &parent.name)
+        .filter(|_| !target.is_egress());
+    let egress = store
+        .egress_networks
+        .get(&parent.namespace, &parent.name)
+        .filter(|_| target.is_egress());
+    let traffic = service
+        .map(|service| &service.traffic)
+        .or(egress.map(|egress| &egress.traffic));
     let scene = Scene {
         store,
         cluster,
@@ -56,11 +66,19 @@ pub(super) fn policy(store: &Store, cluster: &Cluster, client: &str, target: &Ta
         parent,
         service: service.map(Arc::as_ref),
         egress: egress.map(Arc::as_ref),
-        traffic: traffic.cloned().unwrap_or_else(|| Traffic::default_of(cluster)),
+        traffic: traffic
+            .cloned()
+            .unwrap_or_else(|| Traffic::default_of(cluster)),
         backends: RefCell::default(),
     };
-    let policy = Policy { origin: scene.origin(), protocol: scene.protocol() };
-    Computed { policy, backends: scene.backends.into_inner() }
+    let policy = Policy {
+        origin: scene.origin(),
+        protocol: scene.protocol(),
+    };
+    Computed {
+        policy,
+        backends: scene.backends.into_inner(),
+    }
 }
 
 impl Scene<'_> {
@@ -81,18 +99,28 @@ impl Scene<'_> {
 
     fn protocol(&self) -> Protocol {
         let port = self.target.port();
-        let declared = self.service.and_then(|service| service.ports.get(&port).copied().flatten());
-        let opaque = self.traffic.opaque_ports.contains(port).then_some(AppProtocol::Opaque);
+        let declared = self
+            .service
+            .and_then(|service| service.ports.get(&port).copied().flatten());
+        let opaque = self
+            .traffic
+            .opaque_ports
+            .contains(port)
+            .then_some(AppProtocol::Opaque);
         let routes = self.routes();
         match declared.or(opaque) {
             Some(AppProtocol::Http1) => Protocol::Http1(self.http(routes.http)),
-            Some(AppProtocol::Http2) if routes.grpc.is_empty() => Protocol::Http2(self.http(routes.http)),
+            Some(AppProtocol::Http2) if routes.grpc.is_empty() => {
+                Protocol::Http2(self.http(routes.http))
+            }
             Some(AppProtocol::Http2) => self.grpc(routes.grpc),
             Some(AppProtocol::Opaque) => Protocol::Opaque(self.tcp(routes.tcp, Load::PeakEwma)),
             None if !routes.grpc.is_empty() => self.grpc(routes.grpc),
             None if !routes.http.is_empty() => self.detect(routes.http),
             None if !routes.tls.is_empty() => Protocol::Tls(self.tls(routes.tls)),
-            None if !routes.tcp.is_empty() => Protocol::Opaque(self.tcp(routes.tcp, Load::PeakEwma)),
+            None if !routes.tcp.is_empty() => {
+                Protocol::Opaque(self.tcp(routes.tcp, Load::PeakEwma))
+            }
             None => self.detect(Vec::new()),
         }
     }
@@ -108,13 +136,22 @@ impl Scene<'_> {
     fn http(&self, mut routes: Vec<HttpRoute>) -> Http {
         let backend = || self.default_backend(self.load());
         match self.egress {
-            Some(egress) => routes.push(self.with_traffic(defaults::egress_http(egress.policy, backend()))),
+            Some(egress) => {
+                routes.push(self.with_traffic(defaults::egress_http(egress.policy, backend())))
+            }
             None if routes.is_empty() => {
-                routes.push(defaults::http(backend(), self.traffic.http_retry.clone(), self.traffic.timeouts));
+                routes.push(defaults::http(
+                    backend(),
+                    self.traffic.http_retry.clone(),
+                    self.traffic.timeouts,
+                ));
             }
             None => {}
         }
-        Http { routes, accrual: self.traffic.accrual.clone() }
+        Http {
+            routes,
+            accrual: self.traffic.accrual.clone(),
+        }
     }
 
     fn with_traffic(&self, mut route: HttpRoute) -> HttpRoute {
@@ -134,12 +171,18 @@ impl Scene<'_> {
             }
             routes.push(route);
         }
-        Protocol::Grpc { routes, accrual: self.traffic.accrual.clone() }
+        Protocol::Grpc {
+            routes,
+            accrual: self.traffic.accrual.clone(),
+        }
     }
 
     fn tls(&self, mut routes: Vec<TcpRoute>) -> Vec<TcpRoute> {
         if let Some(egress) = self.egress {
-            routes.push(defaults::egress_tls(egress.policy, self.default_backend(Load::PeakEwma)));
+            routes.push(defaults::egress_tls(
+                egress.policy,
+                self.default_backend(Load::PeakEwma),
+            ));
         }
         routes
     }
@@ -158,7 +201,8 @@ impl Scene<'_> {
     }
 
     fn load(&self) -> Load {
-        self.service.map_or(Load::PeakEwma, |service| service.load.clone())
+        self.service
+            .map_or(Load::PeakEwma, |service| service.load.clone())
     }
 
     /// The target itself.
@@ -166,12 +210,18 @@ impl Scene<'_> {
         let dispatch = match self.target {
             Target::EgressNetwork { addr, .. } => Dispatch::Forward(*addr),
             _ => {
-                let authority =
-                    self.cluster.authority(&self.parent.namespace, &self.parent.name, self.target.port());
+                let authority = self.cluster.authority(
+                    &self.parent.namespace,
+                    &self.parent.name,
+                    self.target.port(),
+                );
                 Dispatch::Balance { authority, load }
             }
         };
-        Backend { origin: self.origin(), dispatch }
+        Backend {
+            origin: self.origin(),
+            dispatch,
+        }
     }
 
     fn routes(&self) -> Routes {
@@ -182,21 +232,43 @@ impl Scene<'_> {
             .filter(|(_, head)| self.applies(head))
             .collect();
         ids.sort_by(|(_, a), (_, b)| a.precedence().cmp(&b.precedence()));
-        let mut routes = Routes { http: Vec::new(), grpc: Vec::new(), tls: Vec::new(), tcp: Vec::new() };
+        let mut routes = Routes {
+            http: Vec::new(),
+            grpc: Vec::new(),
+            tls: Vec::new(),
+            tcp: Vec::new(),
+        };
         for (id, _) in ids {
             let (namespace, name) = (&id.namespace, &id.name);
             match id.kind {
                 RouteKind::GatewayHttp | RouteKind::PolicyHttp => {
-                    routes.http.extend(store.http_route(id).map(|route| self.convert(route)));
+                    routes
+                        .http
+                        .extend(store.http_route(id).map(|route| self.convert(route)));
                 }
                 RouteKind::Grpc => {
-                    routes.grpc.extend(store.grpc.get(namespace, name).map(|route| self.convert(route)));
+                    routes.grpc.extend(
+                        store
+                            .grpc
+                            .get(namespace, name)
+                            .map(|route| self.convert(route)),
+                    );
                 }
                 RouteKind::Tls => {
-                    routes.tls.extend(store.tls.get(namespace, name).map(|route| self.convert(route)));
+                    routes.tls.extend(
+                        store
+                            .tls
+                            .get(namespace, name)
+                            .map(|route| self.convert(route)),
+                    );
                 }
                 RouteKind::Tcp => {
-                    routes.tcp.extend(store.tcp.get(namespace, name).map(|route| self.convert(route)));
+                    routes.tcp.extend(
+                        store
+                            .tcp
+                            .get(namespace, name)
+                            .map(|route| self.convert(route)),
+                    );
                 }
             }
         }
@@ -205,16 +277,22 @@ impl Scene<'_> {
 
     /// Producer routes are for everyone, consumer routes for clients of their own namespace.
     fn applies(&self, head: &RouteHead) -> bool {
-        let visible = head.id.namespace == self.parent.namespace || head.id.namespace == self.client;
+        let visible =
+            head.id.namespace == self.parent.namespace || head.id.namespace == self.client;
         let port = self.target.port();
         let mut parents = head.parents.iter().filter(|parent| {
-            let on_port = parent.port.map_or(!self.target.is_egress(), |wanted| wanted == port);
+            let on_port = parent
+                .port
+                .map_or(!self.target.is_egress(), |wanted| wanted == port);
             parent.id == self.parent && on_port
         });
         visible && parents.any(|parent| accepts(self.store, head, parent).is_ok())
     }
 
-    fn convert<P: Outbound>(&self, route: &route::Route<P>) -> Route<P::Match, P::Filter, P::RetryOn> {
+    fn convert<P: Outbound>(
+        &self,
+        route: &route::Route<P>,
+    ) -> Route<P::Match, P::Filter, P::RetryOn> {
         let id = &route.head.id;
         let rules = route.rules.iter().filter_map(|rule| self.rule(route, rule));
         Route {
@@ -243,7 +321,10 @@ impl Scene<'_> {
             }
             matches.extend(P::any());
         }
-        let broken = rule.problem.as_ref().map(|problem| P::broken_rule(problem.clone()));
+        let broken = rule
+            .problem
+            .as_ref()
+            .map(|problem| P::broken_rule(problem.clone()));
         let (filters, backends) = match broken {
             Some(filter) => (vec![filter], Distribution::Empty),
             None => (rule.filters.clone(), self.distribution::<P>(&rule.backends)),
@@ -258,28 +339,55 @@ impl Scene<'_> {
             filters,
             backends,
             timeouts,
-            retry: route.retry.clone().or_else(|| P::parent_retry(&self.traffic)),
+            retry: route
+                .retry
+                .clone()
+                .or_else(|| P::parent_retry(&self.traffic)),
             allow_l5d_request_headers: self.cluster.allow_l5d_request_headers,
         })
     }
 
-    fn distribution<P: Outbound>(&self, backends: &[route::Backend<P::Filter>]) -> Distribution<P::Filter> {
-        let load = if P::HAS_MATCHES { self.load() } else { Load::PeakEwma };
+    fn distribution<P: Outbound>(
+        &self,
+        backends: &[route::Backend<P::Filter>],
+    ) -> Distribution<P::Filter> {
+        let load = if P::HAS_MATCHES {
+            self.load()
+        } else {
+            Load::PeakEwma
+        };
         if backends.is_empty() {
             let backend = self.default_backend(load);
-            return Distribution::FirstAvailable(vec![RouteBackend { backend, filters: Vec::new() }]);
+            return Distribution::FirstAvailable(vec![RouteBackend {
+                backend,
+                filters: Vec::new(),
+            }]);
         }
-        let weighted = backends.iter().map(|backend| (self.backend::<P>(backend, &load), backend.weight));
+        let weighted = backends
+            .iter()
+            .map(|backend| (self.backend::<P>(backend, &load), backend.weight));
         Distribution::RandomAvailable(weighted.collect())
     }
 
-    fn backend<P: Outbound>(&self, backend: &route::Backend<P::Filter>, load: &Load) -> RouteBackend<P::Filter> {
+    fn backend<P: Outbound>(
+        &self,
+        backend: &route::Backend<P::Filter>,
+        load: &Load,
+    ) -> RouteBackend<P::Filter> {
         let origin = self.backend_origin(backend);
-        let usable = self.dispatch(backend, load).and_then(|dispatch| Ok((dispatch, backend.filters.clone()?)));
+        let usable = self
+            .dispatch(backend, load)
+            .and_then(|dispatch| Ok((dispatch, backend.filters.clone()?)));
         match usable {
-            Ok((dispatch, filters)) => RouteBackend { backend: Backend { origin, dispatch }, filters },
+            Ok((dispatch, filters)) => RouteBackend {
+                backend: Backend { origin, dispatch },
+                filters,
+            },
             Err(message) => RouteBackend {
-                backend: Backend { origin, dispatch: Dispatch::None },
+                backend: Backend {
+                    origin,
+                    dispatch: Dispatch::None,
+                },
                 filters: vec![P::invalid_backend(message)],
             },
         }
@@ -287,10 +395,15 @@ impl Scene<'_> {
 
     fn backend_origin<F>(&self, backend: &route::Backend<F>) -> Origin {
         let (group, kind, namespace, name) = match &backend.target {
-            BackendTarget::Service(key) => ("core", "Service", key.namespace.as_str(), key.name.as_str()),
-            BackendTarget::EgressNetwork(key) => {
-                (POLICY_GROUP, "EgressNetwork", key.namespace.as_str(), key.name.as_str())
+            BackendTarget::Service(key) => {
+                ("core", "Service", key.namespace.as_str(), key.name.as_str())
             }
+            BackendTarget::EgressNetwork(key) => (
+                POLICY_GROUP,
+                "EgressNetwork",
+                key.namespace.as_str(),
+                key.name.as_str(),
+            ),
             BackendTarget::Other { .. } => return Origin::Default("invalid"),
         };
         let egress_port = self.target.is_egress().then(|| self.target.port());
@@ -300,7 +413,9 @@ impl Scene<'_> {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             section: String::new(),
-            port: backend.port.or(egress_port.filter(|_| kind == "EgressNetwork")),
+            port: backend
+                .port
+                .or(egress_port.filter(|_| kind == "EgressNetwork")),
         })
     }
 
@@ -316,22 +431,32 @@ impl Scene<'_> {
                     return Err(format!("Service not found {}", key.name));
                 }
                 let authority = self.cluster.authority(&key.namespace, &key.name, port);
-                Ok(Dispatch::Balance { authority, load: load.clone() })
+                Ok(Dispatch::Balance {
+                    authority,
+                    load: load.clone(),
+                })
             }
             BackendTarget::EgressNetwork(key) => self.egress_dispatch(key),
-            BackendTarget::Other { group, kind, .. } => Err(format!("unsupported backend type {group} {kind}")),
+            BackendTarget::Other { group, kind, .. } => {
+                Err(format!("unsupported backend type {group} {kind}"))
+            }
         }
     }
 
     fn egress_dispatch(&self, key: &Key) -> Result<Dispatch, String> {
-        if !self.store.egress_networks.contains(&key.namespace, &key.name) {
+        if !self
+            .store
+            .egress_networks
+            .contains(&key.namespace, &key.name)
+        {
             return Err(format!("EgressNetwork not found {}", key.name));
         }
         match self.target {
             Target::EgressNetwork { key: own, addr } if own == key => Ok(Dispatch::Forward(*addr)),
-            Target::EgressNetwork { .. } => {
-                Err("Route with EgressNetwork backend needs to have the same EgressNetwork as a parent".to_owned())
-            }
+            Target::EgressNetwork { .. } => Err(
+                "Route with EgressNetwork backend needs to have the same EgressNetwork as a parent"
+                    .to_owned(),
+            ),
             _ => Err("EgressNetwork backends attach to EgressNetwork parents only".to_owned()),
         }
     }
@@ -389,4 +514,3 @@ impl Outbound for route::Connection {
         Timeouts::default()
     }
 }
-

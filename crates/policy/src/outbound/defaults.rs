@@ -3,8 +3,8 @@
 use linkerd_core::policy::{
     ConnectionFilter, GrpcFilter, GrpcMatch, HttpFilter, HttpMatch, Origin,
     outbound::{
-        Backend, Dispatch, Distribution, GrpcRoute, Http, HttpRoute, Policy, Protocol, Retry, Route, RouteBackend,
-        Rule, StatusRange, TcpRoute, Timeouts,
+        Backend, Dispatch, Distribution, GrpcRoute, Http, HttpRoute, Policy, Protocol, Retry,
+        Route, RouteBackend, Rule, StatusRange, TcpRoute, Timeouts,
     },
 };
 use linkerd_k8s::policy::TrafficPolicy;
@@ -17,14 +17,22 @@ const DENIED: &str = "traffic not allowed";
 const PERMISSION_DENIED: u32 = 7;
 
 /// A route that sends everything to one backend.
-fn to<M, F, C>(name: &'static str, any: Vec<M>, filters: Vec<F>, backend: Backend) -> Route<M, F, C> {
+fn to<M, F, C>(
+    name: &'static str,
+    any: Vec<M>,
+    filters: Vec<F>,
+    backend: Backend,
+) -> Route<M, F, C> {
     Route {
         origin: Origin::Default(name),
         hosts: Vec::new(),
         rules: vec![Rule {
             matches: any,
             filters,
-            backends: Distribution::FirstAvailable(vec![RouteBackend { backend, filters: Vec::new() }]),
+            backends: Distribution::FirstAvailable(vec![RouteBackend {
+                backend,
+                filters: Vec::new(),
+            }]),
             timeouts: Timeouts::default(),
             retry: None,
             allow_l5d_request_headers: false,
@@ -33,7 +41,11 @@ fn to<M, F, C>(name: &'static str, any: Vec<M>, filters: Vec<F>, backend: Backen
 }
 
 /// HTTP to a Service.
-pub(super) fn http(backend: Backend, retry: Option<Retry<Vec<StatusRange>>>, timeouts: Timeouts) -> HttpRoute {
+pub(super) fn http(
+    backend: Backend,
+    retry: Option<Retry<Vec<StatusRange>>>,
+    timeouts: Timeouts,
+) -> HttpRoute {
     let mut route: HttpRoute = to("http", vec![HttpMatch::any()], Vec::new(), backend);
     for rule in &mut route.rules {
         rule.retry.clone_from(&retry);
@@ -49,19 +61,45 @@ pub(super) fn opaque(backend: Backend) -> TcpRoute {
 
 /// HTTP to an EgressNetwork.
 pub(super) fn egress_http(policy: TrafficPolicy, backend: Backend) -> HttpRoute {
-    let deny = HttpFilter::Fail { status: 403, message: DENIED.to_owned() };
+    let deny = HttpFilter::Fail {
+        status: 403,
+        message: DENIED.to_owned(),
+    };
     match policy {
-        TrafficPolicy::Allow => to("http-egress-allow", vec![HttpMatch::any()], Vec::new(), backend),
-        TrafficPolicy::Deny => to("http-egress-deny", vec![HttpMatch::any()], vec![deny], backend),
+        TrafficPolicy::Allow => to(
+            "http-egress-allow",
+            vec![HttpMatch::any()],
+            Vec::new(),
+            backend,
+        ),
+        TrafficPolicy::Deny => to(
+            "http-egress-deny",
+            vec![HttpMatch::any()],
+            vec![deny],
+            backend,
+        ),
     }
 }
 
 /// gRPC to an EgressNetwork.
 pub(super) fn egress_grpc(policy: TrafficPolicy, backend: Backend) -> GrpcRoute {
-    let deny = GrpcFilter::Fail { code: PERMISSION_DENIED, message: DENIED.to_owned() };
+    let deny = GrpcFilter::Fail {
+        code: PERMISSION_DENIED,
+        message: DENIED.to_owned(),
+    };
     match policy {
-        TrafficPolicy::Allow => to("grpc-egress-allow", vec![GrpcMatch::default()], Vec::new(), backend),
-        TrafficPolicy::Deny => to("grpc-egress-deny", vec![GrpcMatch::default()], vec![deny], backend),
+        TrafficPolicy::Allow => to(
+            "grpc-egress-allow",
+            vec![GrpcMatch::default()],
+            Vec::new(),
+            backend,
+        ),
+        TrafficPolicy::Deny => to(
+            "grpc-egress-deny",
+            vec![GrpcMatch::default()],
+            vec![deny],
+            backend,
+        ),
     }
 }
 
@@ -69,7 +107,12 @@ pub(super) fn egress_grpc(policy: TrafficPolicy, backend: Backend) -> GrpcRoute 
 pub(super) fn egress_tls(policy: TrafficPolicy, backend: Backend) -> TcpRoute {
     match policy {
         TrafficPolicy::Allow => to("tls-egress-allow", Vec::new(), Vec::new(), backend),
-        TrafficPolicy::Deny => to("tls-egress-deny", Vec::new(), vec![ConnectionFilter::Forbidden], backend),
+        TrafficPolicy::Deny => to(
+            "tls-egress-deny",
+            Vec::new(),
+            vec![ConnectionFilter::Forbidden],
+            backend,
+        ),
     }
 }
 
@@ -77,14 +120,22 @@ pub(super) fn egress_tls(policy: TrafficPolicy, backend: Backend) -> TcpRoute {
 pub(super) fn egress_tcp(policy: TrafficPolicy, backend: Backend) -> TcpRoute {
     match policy {
         TrafficPolicy::Allow => to("tcp-egress-allow", Vec::new(), Vec::new(), backend),
-        TrafficPolicy::Deny => to("tcp-egress-deny", Vec::new(), vec![ConnectionFilter::Forbidden], backend),
+        TrafficPolicy::Deny => to(
+            "tcp-egress-deny",
+            Vec::new(),
+            vec![ConnectionFilter::Forbidden],
+            backend,
+        ),
     }
 }
 
 /// An address outside the cluster that no EgressNetwork is for: traffic goes there.
 pub(super) fn fallback(addr: SocketAddr) -> Policy {
     const NAME: &str = "egress-fallback";
-    let backend = Backend { origin: Origin::Default(NAME), dispatch: Dispatch::Forward(addr) };
+    let backend = Backend {
+        origin: Origin::Default(NAME),
+        dispatch: Dispatch::Forward(addr),
+    };
     Policy {
         origin: Origin::Default(NAME),
         protocol: Protocol::Detect {
@@ -113,5 +164,8 @@ pub(super) fn undefined_port() -> Policy {
             allow_l5d_request_headers: false,
         }],
     };
-    Policy { origin: Origin::Default(NAME), protocol: Protocol::Opaque(vec![route]) }
+    Policy {
+        origin: Origin::Default(NAME),
+        protocol: Protocol::Opaque(vec![route]),
+    }
 }

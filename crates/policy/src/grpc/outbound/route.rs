@@ -4,7 +4,10 @@
 use linkerd_api::proto::{http_route, opaque_route, outbound as wire, tls_route};
 use linkerd_core::policy::{
     ConnectionFilter, GrpcFilter, HostMatch, HttpFilter,
-    outbound::{Distribution, GrpcConditions, GrpcRoute, HttpRoute, Retry, StatusRange, TcpRoute, Timeouts, TlsRoute},
+    outbound::{
+        Distribution, GrpcConditions, GrpcRoute, HttpRoute, Retry, StatusRange, TcpRoute, Timeouts,
+        TlsRoute,
+    },
 };
 use std::time::Duration;
 
@@ -42,7 +45,10 @@ macro_rules! distribution {
     }};
 }
 
-#[expect(deprecated, reason = "older proxies read the time limit from the deprecated field")]
+#[expect(
+    deprecated,
+    reason = "older proxies read the time limit from the deprecated field"
+)]
 pub(super) fn http(route: &HttpRoute) -> wire::HttpRoute {
     let rules = route.rules.iter().map(|rule| wire::http_route::Rule {
         matches: rule.matches.iter().map(convert::http_match).collect(),
@@ -60,7 +66,10 @@ pub(super) fn http(route: &HttpRoute) -> wire::HttpRoute {
     }
 }
 
-#[expect(deprecated, reason = "older proxies read the time limit from the deprecated field")]
+#[expect(
+    deprecated,
+    reason = "older proxies read the time limit from the deprecated field"
+)]
 pub(super) fn grpc(route: &GrpcRoute) -> wire::GrpcRoute {
     let rules = route.rules.iter().map(|rule| wire::grpc_route::Rule {
         matches: rule.matches.iter().map(convert::grpc_match).collect(),
@@ -109,28 +118,43 @@ pub(super) fn opaque(route: &TcpRoute) -> wire::OpaqueRoute {
         backends: distribution!(&rule.backends, wire::opaque_route, filter, {}),
         filters: rule.filters.iter().map(filter).collect(),
     });
-    wire::OpaqueRoute { metadata: Some(convert::metadata(&route.origin)), rules: rules.collect() }
+    wire::OpaqueRoute {
+        metadata: Some(convert::metadata(&route.origin)),
+        rules: rules.collect(),
+    }
 }
 
 fn invalid(message: &str) -> opaque_route::Invalid {
-    opaque_route::Invalid { message: message.to_owned() }
+    opaque_route::Invalid {
+        message: message.to_owned(),
+    }
 }
 
 fn server_name(host: &HostMatch) -> tls_route::SniMatch {
     use tls_route::sni_match::{Match, Suffix};
     let matched = match host {
         HostMatch::Exact(name) => Match::Exact(name.clone()),
-        HostMatch::Suffix(labels) => Match::Suffix(Suffix { reverse_labels: labels.clone() }),
+        HostMatch::Suffix(labels) => Match::Suffix(Suffix {
+            reverse_labels: labels.clone(),
+        }),
     };
-    tls_route::SniMatch { r#match: Some(matched) }
+    tls_route::SniMatch {
+        r#match: Some(matched),
+    }
 }
 
 fn http_filter(filter: &HttpFilter) -> wire::http_route::Filter {
     use wire::http_route::filter::Kind;
     let kind = match filter {
-        HttpFilter::Fail { status, message } => Kind::FailureInjector(convert::http_failure(*status, message)),
-        HttpFilter::RequestHeaders(headers) => Kind::RequestHeaderModifier(convert::request_headers(headers)),
-        HttpFilter::ResponseHeaders(headers) => Kind::ResponseHeaderModifier(convert::response_headers(headers)),
+        HttpFilter::Fail { status, message } => {
+            Kind::FailureInjector(convert::http_failure(*status, message))
+        }
+        HttpFilter::RequestHeaders(headers) => {
+            Kind::RequestHeaderModifier(convert::request_headers(headers))
+        }
+        HttpFilter::ResponseHeaders(headers) => {
+            Kind::ResponseHeaderModifier(convert::response_headers(headers))
+        }
         HttpFilter::Redirect(redirect) => Kind::Redirect(convert::redirect(redirect)),
     };
     wire::http_route::Filter { kind: Some(kind) }
@@ -139,8 +163,12 @@ fn http_filter(filter: &HttpFilter) -> wire::http_route::Filter {
 fn grpc_filter(filter: &GrpcFilter) -> wire::grpc_route::Filter {
     use wire::grpc_route::filter::Kind;
     let kind = match filter {
-        GrpcFilter::Fail { code, message } => Kind::FailureInjector(convert::grpc_failure(*code, message)),
-        GrpcFilter::RequestHeaders(headers) => Kind::RequestHeaderModifier(convert::request_headers(headers)),
+        GrpcFilter::Fail { code, message } => {
+            Kind::FailureInjector(convert::grpc_failure(*code, message))
+        }
+        GrpcFilter::RequestHeaders(headers) => {
+            Kind::RequestHeaderModifier(convert::request_headers(headers))
+        }
     };
     wire::grpc_route::Filter { kind: Some(kind) }
 }
@@ -164,14 +192,19 @@ fn backoff() -> wire::ExponentialBackoff {
 
 fn http_retry(retry: &Retry<Vec<StatusRange>>) -> wire::http_route::Retry {
     use wire::http_route::retry::{Conditions, conditions};
-    let ranges = retry.conditions.iter().map(|range| conditions::StatusRange {
-        start: range.start.into(),
-        end: range.end.into(),
-    });
+    let ranges = retry
+        .conditions
+        .iter()
+        .map(|range| conditions::StatusRange {
+            start: range.start.into(),
+            end: range.end.into(),
+        });
     wire::http_route::Retry {
         max_retries: retry.limit.into(),
         max_request_bytes: MAX_REQUEST_BYTES,
-        conditions: Some(Conditions { status_ranges: ranges.collect() }),
+        conditions: Some(Conditions {
+            status_ranges: ranges.collect(),
+        }),
         timeout: retry.timeout.map(convert::duration),
         backoff: Some(backoff()),
     }

@@ -1,0 +1,417 @@
+//! Statuses by tables: objects in, conditions out.
+
+use super::*;
+use crate::testing::{
+    World, created, egress, object, route, server, service, to_server, to_service, with,
+};
+use serde_json::Value;
+
+fn now() -> Timestamp {
+    "2025-06-01T00:00:00Z".parse().expect("a time")
+}
+
+fn patch_of(world: &World, kind: &str, name: &str) -> Option<Value> {
+    let patches = world.index.status_patches(now());
+    patches
+        .into_iter()
+        .find(|patch| patch.kind == kind && patch.key.name == name)
+        .map(|patch| patch.status)
+}
+
+/// `Type=Status/Reason[/message]` of every condition of one parent.
+fn conditions(status: &Value, parent: usize) -> Vec<String> {
+    let list = status
+        .pointer(&format!("/parents/{parent}/conditions"))
+        .or_else(|| status.get("conditions"));
+    let list = list.and_then(Value::as_array).expect("conditions");
+    let shown = list.iter().map(|condition| {
+        let field = |name: &str| condition[name].as_str().unwrap_or_default();
+        let message = if field("message").is_empty() {
+            String::new()
+        } else {
+            format!("/{}", field("message"))
+        };
+        format!(
+            "{}={}/{}{message}",
+            field("type"),
+            field("status"),
+            field("reason")
+        )
+    });
+    shown.collect()
+}
+
+#[test]
+fn routes() {
+    const ACCEPTED: &str = "Accepted=True/Accepted";
+    const RESOLVED: &str = "ResolvedRefs=True/ResolvedRefs";
+    let to_egress = || json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out", "port": 443});
+    let headless = with(
+        service("web", "None"),
+        &[("/spec/clusterIPs", json!(["None"]))],
+    );
+    let external = object("v1", "Service", "web", json!({"type": "ExternalName"}));
+    let overlapping = egress("out", json!({"networks": [{"cidr": "10.1.0.0/16"}]}));
+    let backend = |backend: Value| json!([{"backendRefs": [backend]}]);
+    let egress_backend =
+        || json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out"});
+    let cases: Vec<(&str, Vec<Value>, Value, Value, Vec<&str>)> = vec![
+        (
+            "service",
+            vec![service("web", "10.1.0.1")],
+            to_service("web"),
+            json!([{}]),
+            vec![ACCEPTED, RESOLVED],
+        ),
+        (
+            "server",
+            vec![server("s", json!({}))],
+            to_server("s"),
+            json!([{}]),
+            vec![ACCEPTED],
+        ),
+        (
+            "egress network",
+            vec![egress("out", json!({}))],
+            to_egress(),
+            json!([{}]),
+            vec![ACCEPTED, RESOLVED],
+        ),
+        (
+            "no service",
+            vec![],
+            to_service("web"),
+            json!([{}]),
+            vec!["Accepted=False/NoMatchingParent", RESOLVED],
+        ),
+        (
+            "no server",
+            vec![],
+            to_server("s"),
+            json!([{}]),
+            vec!["Accepted=False/NoMatchingParent"],
+        ),
+        (
+            "no egress network",
+            vec![],
+            to_egress(),
+            json!([{}]),
+            vec!["Accepted=False/NoMatchingParent", RESOLVED],
+        ),
+        (
+            "headless",
+            vec![headless],
+            to_service("web"),
+            json!([{}]),
+            vec![
+                "Accepted=False/NoMatchingParent/parent service must have a ClusterIP",
+                RESOLVED,
+            ],
+        ),
+        (
+            "external name",
+            vec![external],
+            to_service("web"),
+            json!([{}]),
+            vec![
+                "Accepted=False/NoMatchingParent/parent service must have a ClusterIP",
+                RESOLVED,
+            ],
+        ),
+        (
+            "egress network not accepted",
+            vec![overlapping],
+            to_egress(),
+            json!([{}]),
+            vec![
+                "Accepted=False/NoMatchingParent/EgressNetwork parent has not been accepted",
+                RESOLVED,
+            ],
+        ),
+        (
+            "conflict",
+            vec![
+                service("web", "10.1.0.1"),
+                route("GRPCRoute", "g", to_service("web"), json!([{}])),
+            ],
+            to_service("web"),
+            json!([{}]),
+            vec!["Accepted=False/RouteReasonConflicted", RESOLVED],
+        ),
+        (
+            "no conflict on another port",
+            vec![
+                service("web", "10.1.0.1"),
+                route(
+                    "GRPCRoute",
+                    "g",
+                    with(to_service("web"), &[("/port", json!(8080))]),
+                    json!([{}]),
+                ),
+            ],
+            to_service("web"),
+            json!([{}]),
+            vec![ACCEPTED, RESOLVED],
+        ),
+        (
+            "no conflict with a portless reference",
+            vec![
+                service("web", "10.1.0.1"),
+                route(
+                    "GRPCRoute",
+                    "g",
+                    with(to_service("web"), &[("/port", Value::Null)]),
+                    json!([{}]),
+                ),
+            ],
+            to_service("web"),
+            json!([{}]),
+            vec![ACCEPTED, RESOLVED],
+        ),
+        (
+            "no conflict on a server",
+            vec![
+                server("s", json!({})),
+                route("GRPCRoute", "g", to_server("s"), json!([{}])),
+            ],
+            to_server("s"),
+            json!([{}]),
+            vec![ACCEPTED],
+        ),
+        (
+            "backend",
+            vec![service("web", "10.1.0.1")],
+            to_service("web"),
+            backend(json!({"name": "web", "port": 80})),
+            vec![ACCEPTED, RESOLVED],
+        ),
+        (
+            "backend missing",
+            vec![service("web", "10.1.0.1")],
+            to_service("web"),
+            backend(json!({"name": "db", "port": 80})),
+            vec![ACCEPTED, "ResolvedRefs=False/BackendNotFound"],
+        ),
+        (
+            "backend of another kind",
+            vec![service("web", "10.1.0.1")],
+            to_service("web"),
+            backend(json!({"group": "x", "kind": "Y", "name": "db"})),
+            vec![ACCEPTED, "ResolvedRefs=False/InvalidKind"],
+        ),
+        (
+            "egress backend",
+            vec![egress("out", json!({}))],
+            to_egress(),
+            backend(egress_backend()),
+            vec![ACCEPTED, RESOLVED],
+        ),
+        (
+            "egress backend missing",
+            vec![service("web", "10.1.0.1")],
+            to_service("web"),
+            backend(egress_backend()),
+            vec![ACCEPTED, "ResolvedRefs=False/BackendNotFound"],
+        ),
+        (
+            "egress backend under a service",
+            vec![service("web", "10.1.0.1"), egress("out", json!({}))],
+            to_service("web"),
+            backend(egress_backend()),
+            vec![
+                ACCEPTED,
+                "ResolvedRefs=False/InvalidKind/EgressNetwork backend needs to be on a route that has an EgressNetwork parent",
+            ],
+        ),
+        (
+            "nothing supported",
+            vec![service("web", "10.1.0.1")],
+            to_service("web"),
+            json!([{"filters": [{"type": "URLRewrite"}]}]),
+            vec![
+                "Accepted=False/UnsupportedValue/unsupported filter: URLRewrite",
+                RESOLVED,
+            ],
+        ),
+        (
+            "partly supported",
+            vec![service("web", "10.1.0.1")],
+            to_service("web"),
+            json!([{}, {"filters": [{"type": "URLRewrite"}]}]),
+            vec![
+                ACCEPTED,
+                RESOLVED,
+                "PartiallyInvalid=True/UnsupportedValue/Dropped Rule(s): unsupported filter: URLRewrite",
+            ],
+        ),
+    ];
+    for (case, objects, parent, rules, expected) in cases {
+        for kind in ["HTTPRoute", "policy"] {
+            let world = World::new(objects.iter().cloned().chain([route(
+                kind,
+                "r",
+                parent.clone(),
+                rules.clone(),
+            )]));
+            let status = patch_of(&world, "HTTPRoute", "r").expect(case);
+            assert_eq!(conditions(&status, 0), expected, "{case} ({kind})");
+        }
+    }
+}
+
+#[test]
+fn parents_of_others_are_left_alone() {
+    let ours =
+        json!({"group": "core", "kind": "Service", "name": "web", "namespace": "shop", "port": 80});
+    let foreign = json!({
+        "parentRef": {"name": "gw"}, "controllerName": "example.com/gw",
+        "conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2024-01-01T00:00:00Z"}],
+    });
+    let mut written = route("HTTPRoute", "r", to_service("web"), json!([{}]));
+    written["spec"]["parentRefs"]
+        .as_array_mut()
+        .expect("parents")
+        .push(json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw"}));
+    written["status"] = json!({"parents": [foreign]});
+    let mut world = World::new([service("web", "10.1.0.1"), written.clone()]);
+    let status = patch_of(&world, "HTTPRoute", "r").expect("differs");
+    assert_eq!(status["parents"][0], foreign);
+    assert_eq!(status["parents"][1]["parentRef"], ours);
+    assert_eq!(status["parents"][1]["controllerName"], CONTROLLER_NAME);
+    assert_eq!(
+        status["parents"][1]["conditions"][0]["observedGeneration"],
+        1
+    );
+
+    // Written back in another order, it needs no more writing.
+    let mut parents = status["parents"].as_array().expect("parents").clone();
+    parents.reverse();
+    written["status"] = json!({"parents": parents});
+    world.apply(&written);
+    assert_eq!(patch_of(&world, "HTTPRoute", "r"), None);
+
+    // A condition that stays keeps its time; one that changes gets a new one.
+    for parent in written["status"]["parents"]
+        .as_array_mut()
+        .expect("parents")
+    {
+        for condition in parent["conditions"].as_array_mut().expect("conditions") {
+            condition["lastTransitionTime"] = json!("2024-01-01T00:00:00Z");
+        }
+    }
+    world.apply(&written);
+    assert_eq!(
+        patch_of(&world, "HTTPRoute", "r"),
+        None,
+        "times alone are no difference"
+    );
+    world.delete(&service("web", "10.1.0.1"));
+    let status = patch_of(&world, "HTTPRoute", "r").expect("differs");
+    let ours = status["parents"]
+        .as_array()
+        .expect("parents")
+        .iter()
+        .find(|parent| parent["controllerName"] == CONTROLLER_NAME);
+    let times: Vec<_> = ours.expect("ours")["conditions"]
+        .as_array()
+        .expect("conditions")
+        .iter()
+        .map(|condition| condition["lastTransitionTime"].clone())
+        .collect();
+    assert_eq!(
+        times,
+        [json!("2025-06-01T00:00:00Z"), json!("2024-01-01T00:00:00Z")]
+    );
+
+    // A route that leaves us loses our entries only.
+    written["spec"]["parentRefs"] =
+        json!([{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw"}]);
+    world.apply(&written);
+    let status = patch_of(&world, "HTTPRoute", "r").expect("differs");
+    assert_eq!(status["parents"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn routes_of_others_get_no_status() {
+    let world = World::new([route(
+        "HTTPRoute",
+        "r",
+        json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw"}),
+        json!([{}]),
+    )]);
+    assert_eq!(world.index.status_patches(now()), []);
+}
+
+#[test]
+fn rate_limits() {
+    let limit = |name: &str, target: Value| {
+        object(
+            "policy.linkerd.io/v1alpha1",
+            "HTTPLocalRateLimitPolicy",
+            name,
+            json!({"targetRef": target}),
+        )
+    };
+    let world = World::new([
+        server("s", json!({})),
+        limit("first", to_server("s")),
+        created(limit("later", to_server("s")), "2025-02-01T00:00:00Z"),
+        limit("lost", to_server("nope")),
+        limit("odd", json!({"kind": "Service", "name": "s"})),
+    ]);
+    for (name, expected) in [
+        ("first", "Accepted=True/Accepted"),
+        ("later", "Accepted=False/RateLimitReasonAlreadyExists"),
+        ("lost", "Accepted=False/NoMatchingTarget"),
+        ("odd", "Accepted=False/NoMatchingTarget"),
+    ] {
+        let status = patch_of(&world, "HTTPLocalRateLimitPolicy", name).expect(name);
+        assert_eq!(conditions(&status, 0), [expected], "{name}");
+        assert!(status["targetRef"]["name"].is_string(), "{name}");
+    }
+}
+
+#[test]
+fn egress_networks() {
+    const OVERLAP: &str =
+        "Accepted=False/EgressReasonNetworkOverlap/networks overlap with clusterNetworks";
+    for (case, spec, expected) in [
+        ("everything outside", json!({}), "Accepted=True/Accepted"),
+        (
+            "apart",
+            json!({"networks": [{"cidr": "1.0.0.0/8"}]}),
+            "Accepted=True/Accepted",
+        ),
+        (
+            "inside",
+            json!({"networks": [{"cidr": "10.1.0.0/16"}]}),
+            OVERLAP,
+        ),
+        (
+            "around",
+            json!({"networks": [{"cidr": "0.0.0.0/0"}]}),
+            OVERLAP,
+        ),
+        (
+            "one of many",
+            json!({"networks": [{"cidr": "1.1.1.1"}, {"cidr": "fd00::/16"}]}),
+            OVERLAP,
+        ),
+        (
+            "around, excepted",
+            json!({"networks": [{"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16"]}]}),
+            "Accepted=True/Accepted",
+        ),
+    ] {
+        let world = World::new([egress("out", spec)]);
+        let status = patch_of(&world, "EgressNetwork", "out").expect(case);
+        assert_eq!(conditions(&status, 0), [expected], "{case}");
+    }
+    let mut written = egress("out", json!({}));
+    let other = json!({"type": "Other", "status": "True", "reason": "Why", "message": "", "lastTransitionTime": "2024-01-01T00:00:00Z"});
+    written["status"] = json!({"conditions": [other]});
+    let world = World::new([written]);
+    let status = patch_of(&world, "EgressNetwork", "out").expect("differs");
+    assert_eq!(status["conditions"][0], other, "other conditions stay");
+    assert_eq!(status["conditions"].as_array().map(Vec::len), Some(2));
+}
