@@ -41,6 +41,8 @@ enum Task {
     /// A real Kubernetes on this machine
     #[command(subcommand)]
     Cluster(cluster::Task),
+    /// Print where a tool is that tests use, building it when needed
+    Tool(tools::Args),
     /// Static programs as container images
     Images(images::Args),
     /// Every floor of tests
@@ -66,6 +68,7 @@ fn run(task: Task) -> Result<ExitCode> {
     match task {
         Task::Setup(args) => setup::run(&args),
         Task::Cluster(task) => cluster::run(task),
+        Task::Tool(args) => tools::run(&args),
         Task::Images(args) => images::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Demo(args) => demo::run(&args),

@@ -5,7 +5,7 @@
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
@@ -33,6 +33,27 @@ const KUBERNETES_PROGRAMS: [&str; 6] = [
 
 const KUBE_SOURCE: &str = include_str!("../assets/cluster/kube.go");
 const PAUSE_SOURCE: &str = include_str!("../assets/cluster/pause.c");
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    tool: Tool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Tool {
+    Helm,
+    Kubectl,
+}
+
+/// `cargo xtask tool NAME`: prints where a tool is, building it when it is not cached.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let path = match args.tool {
+        Tool::Helm => helm()?,
+        Tool::Kubectl => kubectl()?,
+    };
+    ui::out(path.display());
+    Ok(ExitCode::SUCCESS)
+}
 
 /// The directory with every Kubernetes program, kubectl included; built when it is not cached.
 pub(crate) fn kubernetes() -> Result<PathBuf> {

@@ -3,10 +3,9 @@
 //! LINKERD_E2E_HOUSE_IMAGE names an image it can pull.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::Kubectl;
+use crate::{Kubectl, workspace};
 
 const PROGRAM: &str = "linkerd-e2e-house";
 /// The profile of all programs that cluster tests run.
@@ -34,20 +33,45 @@ fn load(kubectl: &Kubectl) -> String {
     });
     let program = build();
     let image = format!("localhost/linkerd-e2e/house:{}", std::process::id());
-    let mut load = cargo();
-    load.args([
-        "run",
-        "--quiet",
-        "--package",
-        "xtask",
-        "--",
-        "cluster",
-        "load",
-    ])
-    .args(["--name", &cluster, "--image", &image, "--program"])
-    .arg(&program);
-    must_succeed(&mut load);
+    let words = ["cluster", "load", "--name", &cluster, "--image", &image];
+    // The cluster is named: a KUBECONFIG of another would only be in the way.
+    workspace::output(
+        workspace::xtask(&words)
+            .arg("--program")
+            .arg(&program)
+            .env_remove("KUBECONFIG"),
+    );
     image
+}
+
+/// One of the product's images, built quickly and loaded; gives its name. For a cluster that is
+/// not ours, LINKERD_E2E_REGISTRY and LINKERD_E2E_TAG say where it can pull them.
+///
+/// # Panics
+/// When the image cannot be made, or not be loaded into the cluster.
+pub fn product_image(kubectl: &Kubectl, name: &str) -> String {
+    let set = |key: &str| std::env::var(key).ok().filter(|value| !value.is_empty());
+    if let (Some(registry), Some(tag)) = (set("LINKERD_E2E_REGISTRY"), set("LINKERD_E2E_TAG")) {
+        return format!("{registry}/{name}:{tag}");
+    }
+    let cluster = local_cluster(kubectl.kubeconfig()).unwrap_or_else(|| {
+        panic!(
+            "{} is not a cluster of `cargo xtask cluster up`: set LINKERD_E2E_REGISTRY and \
+             LINKERD_E2E_TAG to images it can pull",
+            kubectl.kubeconfig().display()
+        )
+    });
+    let tag = format!("e2e-{}", std::process::id());
+    let registry = "localhost/linkerd-e2e";
+    let out = std::env::temp_dir().join(format!("linkerd-images-{}", std::process::id()));
+    let mut make = workspace::xtask(&["images"]);
+    make.args(["--quick", "--only", name, "--registry", registry])
+        .args(["--tag", &tag, "--cluster", &cluster, "--out"])
+        .arg(&out);
+    workspace::output(&mut make);
+    // The cluster has its own copy now.
+    let _ = std::fs::remove_dir_all(&out);
+    format!("{registry}/{name}:{tag}")
 }
 
 /// The name of the local cluster a kubeconfig belongs to: `…/linkerd-rs/NAME/kubeconfig`.
@@ -59,28 +83,24 @@ fn local_cluster(kubeconfig: &Path) -> Option<String> {
 
 fn build() -> PathBuf {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let mut build = cargo();
+    let mut build = workspace::cargo(&["build", "--quiet", "--package", "linkerd-e2e"]);
     build
-        .args([
-            "build",
-            "--quiet",
-            "--package",
-            "linkerd-e2e",
-            "--bin",
-            PROGRAM,
-        ])
+        .args(["--bin", PROGRAM])
         .args(["--profile", PROFILE, "--target", &target])
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env("RUSTFLAGS", rust_flags());
-    must_succeed(&mut build);
-    target_dir().join(target).join(PROFILE).join(PROGRAM)
+    workspace::output(&mut build);
+    workspace::target_dir()
+        .join(target)
+        .join(PROFILE)
+        .join(PROGRAM)
 }
 
 /// The flags `cargo xtask images` builds with: the same flags share the built dependencies.
 fn rust_flags() -> String {
     let mut flags = format!(
         "-C target-feature=+crt-static --remap-path-prefix={}=/linkerd",
-        workspace().display()
+        workspace::root().display()
     );
     let cargo_home = std::env::var_os("CARGO_HOME")
         .map(PathBuf::from)
@@ -89,41 +109,4 @@ fn rust_flags() -> String {
         flags.push_str(&format!(" --remap-path-prefix={}=/cargo", home.display()));
     }
     flags
-}
-
-fn workspace() -> PathBuf {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-    dir.ancestors()
-        .nth(2)
-        .expect("this package lies two directories deep")
-        .to_owned()
-}
-
-fn target_dir() -> PathBuf {
-    // This test program lies in TARGET/PROFILE/deps.
-    let own = std::env::current_exe().expect("a program knows where it is");
-    own.ancestors()
-        .nth(3)
-        .expect("a test lies below the target directory")
-        .to_owned()
-}
-
-fn cargo() -> Command {
-    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(program);
-    command
-        .current_dir(workspace())
-        .env("CARGO_TARGET_DIR", target_dir());
-    command
-}
-
-fn must_succeed(command: &mut Command) {
-    let done = command
-        .output()
-        .unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
-    assert!(
-        done.status.success(),
-        "{command:?} failed: {}",
-        String::from_utf8_lossy(&done.stderr)
-    );
 }

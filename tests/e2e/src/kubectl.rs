@@ -27,7 +27,7 @@ impl Kubectl {
                 )
             });
         Self {
-            program: built().unwrap_or_else(|| PathBuf::from("kubectl")),
+            program: built("kube", "kubectl").unwrap_or_else(|| PathBuf::from("kubectl")),
             kubeconfig,
         }
     }
@@ -92,16 +92,17 @@ impl Kubectl {
     }
 }
 
-/// The kubectl that `cargo xtask cluster up` has built: the same version as the cluster.
-fn built() -> Option<PathBuf> {
+/// A program that xtask has built: the newest version in its cache. Its kubectl is of the
+/// same version as the local cluster.
+pub(crate) fn built(tool: &str, program: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
-    let versions = std::fs::read_dir(cache.join("linkerd-rs/tools/kube")).ok()?;
+    let versions = std::fs::read_dir(cache.join("linkerd-rs/tools").join(tool)).ok()?;
     let mut found: Vec<PathBuf> = versions
         .flatten()
-        .map(|version| version.path().join("kubectl"))
-        .filter(|kubectl| kubectl.exists())
+        .map(|version| version.path().join(program))
+        .filter(|file| file.exists())
         .collect();
     found.sort();
     found.pop()

@@ -2,12 +2,15 @@
 //! away with the test, and the image of the small program that tests run in pods. Like a
 //! test, everything here panics when it fails.
 
+mod helm;
 mod image;
 mod kubectl;
 mod namespace;
 mod port_forward;
+mod workspace;
 
-pub use image::house_image;
+pub use helm::helm;
+pub use image::{house_image, product_image};
 pub use kubectl::Kubectl;
 pub use namespace::Namespace;
 pub use port_forward::PortForward;

@@ -61,7 +61,7 @@ pub(crate) fn report(spec: &Spec, kubectl: &Path) -> Result<bool> {
         "{:26} {:6} {:8} {:>8} {}",
         "COMPONENT", "NODE", "STATE", "PID", "RUNS FOR"
     ));
-    for component in components::all(spec, kubectl.parent().unwrap_or(Path::new("/"))) {
+    for component in components::all(spec, kubectl.parent().unwrap_or_else(|| Path::new("/"))) {
         let process = match Node::find(spec, component.node)? {
             Some(node) => node
                 .processes()?

@@ -89,10 +89,7 @@ pub(crate) fn up(spec: &Spec) -> Result<()> {
         })?;
         kubectl.feed("apply", &system::coredns_manifest(spec))?;
         // A kubelet started just now must speak for itself: what the API remembers may be old.
-        let since = launched
-            .iter()
-            .any(|name| *name == "kubelet")
-            .then(|| since.trim());
+        let since = launched.contains(&"kubelet").then(|| since.trim());
         ui::wait_for("the readiness of every node", PATIENCE, || {
             require_running(&nodes, &rest)?;
             Ok(health::nodes_ready(spec, &kubectl, since)?.then_some(()))
