@@ -44,6 +44,8 @@ const WALLS: &[(&str, &[&str])] = &[
         &["api", "core", "k8s", "runtime", "tls", "injector", "viz"],
     ),
     ("testkit", &["api", "core"]),
+    // For measuring only, like a test: nothing depends on it.
+    ("bench", &["http1", "testkit"]),
     ("sample", &["runtime"]),
     ("e2e", &["api", "core", "k8s", "runtime", "tls"]),
 ];

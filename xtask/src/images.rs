@@ -43,6 +43,8 @@ pub(crate) const REGISTRY: &str = "localhost/linkerd";
 enum Profile {
     /// The data plane: everything for speed.
     Release,
+    /// Control plane, CLI, sample: nearly as good, much sooner.
+    Control,
     /// The inner loop: everything for a short build.
     Quick,
 }
@@ -80,6 +82,11 @@ const VALIDATOR: Program = Program {
     bin: "linkerd-network-validator",
     profile: Profile::Release,
 };
+const CONTROLLER: Program = Program {
+    package: "linkerd-controller",
+    bin: "linkerd-controller",
+    profile: Profile::Control,
+};
 
 /// Every image there is. An image appears here together with its program.
 const RECIPES: &[Recipe] = &[
@@ -92,6 +99,11 @@ const RECIPES: &[Recipe] = &[
         name: "proxy-init",
         programs: &[INIT],
         fill: proxy_init,
+    },
+    Recipe {
+        name: "controller",
+        programs: &[CONTROLLER],
+        fill: controller,
     },
 ];
 
@@ -207,6 +219,14 @@ fn proxy_init(image: Image, programs: &Programs) -> Result<Image> {
     iptables::add(image, &FIREWALL)
 }
 
+fn controller(image: Image, programs: &Programs) -> Result<Image> {
+    Ok(image.entrypoint(["/controller"]).user("2103").file(
+        "/controller",
+        0o755,
+        programs.get(&CONTROLLER)?,
+    ))
+}
+
 /// What every image has: a version, and names for the users it may run as.
 fn identified(image: Image, version: &str) -> Image {
     image
@@ -277,22 +297,20 @@ fn compile(workspace: &Workspace, profile: Profile, programs: &[&Program]) -> Re
             profile.name(),
         ])
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .env("RUSTFLAGS", rust_flags(workspace));
+        .env("RUSTFLAGS", rust_flags());
     for program in programs {
         cargo.args(["--package", program.package, "--bin", program.bin]);
     }
     ui::patiently("building", &mut cargo).map(drop)
 }
 
-/// Static, and without the places where this tree and cargo's sources happen to lie.
-fn rust_flags(workspace: &Workspace) -> String {
+/// Static, and without the place where cargo's sources happen to lie. Our own are named relative to
+/// the workspace; its place must not appear here, or every clone would build everything anew.
+fn rust_flags() -> String {
     let cargo_home = std::env::var_os("CARGO_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo")));
-    let mut flags = vec![
-        "-C target-feature=+crt-static".to_owned(),
-        format!("--remap-path-prefix={}=/linkerd", workspace.root.display()),
-    ];
+    let mut flags = vec!["-C target-feature=+crt-static".to_owned()];
     if let Some(home) = cargo_home {
         flags.push(format!("--remap-path-prefix={}=/cargo", home.display()));
     }
@@ -321,6 +339,7 @@ impl Profile {
     fn name(self) -> &'static str {
         match self {
             Self::Release => "release",
+            Self::Control => "control",
             Self::Quick => "quick",
         }
     }

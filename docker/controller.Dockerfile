@@ -1,0 +1,21 @@
+# The control plane: one program, a subcommand per role.
+# Run in the root of the repository: docker build -f docker/controller.Dockerfile .
+FROM rust:1-bookworm AS build
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends cmake \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /linkerd
+COPY . .
+ENV RUSTFLAGS="-C target-feature=+crt-static"
+RUN target="$(uname -m)-unknown-linux-gnu" \
+    && cargo build --locked --profile control --target "$target" \
+        --package linkerd-controller --bin linkerd-controller \
+    && mkdir -p /image/etc \
+    && cp "target/$target/control/linkerd-controller" /image/controller \
+    && printf 'root:x:0:0:root:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n' > /image/etc/passwd \
+    && printf 'hosts: files dns\n' > /image/etc/nsswitch.conf
+
+FROM scratch
+COPY --from=build /image /
+USER 2103
+ENTRYPOINT ["/controller"]
