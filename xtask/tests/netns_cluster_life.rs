@@ -136,7 +136,8 @@ impl Machine {
             .filter(|line| !line.contains("/run/netns/") || line.contains(&ours));
         let links = lines("ip", &["-brief", "link", "show"])
             .into_iter()
-            .filter_map(|line| Some(line.split_whitespace().next()?.to_owned()))
+            // `l5d-c0@if2 UP …`
+            .filter_map(|line| Some(line.split([' ', '@']).next()?.to_owned()))
             .filter(|link| link.starts_with("l5d-c"));
         let own_links: BTreeSet<String> = links
             .filter(|link| {
