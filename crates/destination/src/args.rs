@@ -51,6 +51,9 @@ pub struct Args {
     /// Prefer endpoints in the client's zone
     #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub ext_endpoint_zone_weights: bool,
+    /// Name of this replica, under which it claims leases
+    #[arg(long, env = "HOSTNAME", default_value = "", hide = true)]
+    pub hostname: String,
     /// HTTP/2 settings of connections between proxies, as JSON
     #[arg(long, default_value = "")]
     pub meshed_http2_client_params: String,
@@ -73,7 +76,10 @@ impl Args {
             "transport-header" => true,
             "transparent" => false,
             mode => {
-                error!(mode, "Unknown --outbound-transport-mode, acting as transparent");
+                error!(
+                    mode,
+                    "Unknown --outbound-transport-mode, acting as transparent"
+                );
                 false
             }
         };
@@ -162,7 +168,11 @@ enum Time {
 
 impl Default for Params {
     fn default() -> Self {
-        Self { flow_control: None, keep_alive: None, internals: Internals::default() }
+        Self {
+            flow_control: None,
+            keep_alive: None,
+            internals: Internals::default(),
+        }
     }
 }
 
@@ -174,7 +184,9 @@ fn http2_params(json: &str) -> Result<Option<Http2Params>, InvalidArgs> {
     let params: Params = serde_json::from_str(json).map_err(|error| invalid(&error))?;
     let time = |time: Option<Time>| match time {
         None => Ok(None),
-        Some(Time::Text(text)) => duration::parse(&text).map(Some).map_err(|error| invalid(&error)),
+        Some(Time::Text(text)) => duration::parse(&text)
+            .map(Some)
+            .map_err(|error| invalid(&error)),
         Some(Time::Parts { seconds, nanos }) => Ok(Some(Duration::new(seconds, nanos))),
     };
     let keep_alive = match params.keep_alive {
@@ -212,12 +224,17 @@ mod tests {
 
     fn config(flags: &[&str]) -> Result<Config, InvalidArgs> {
         let flags = std::iter::once("destination").chain(flags.iter().copied());
-        Cli::try_parse_from(flags).expect("known flags").args.config()
+        Cli::try_parse_from(flags)
+            .expect("known flags")
+            .args
+            .config()
     }
 
     #[test]
     fn defaults() {
-        let args = Cli::try_parse_from(["destination"]).expect("no flag is required").args;
+        let args = Cli::try_parse_from(["destination"])
+            .expect("no flag is required")
+            .args;
         assert_eq!(args.addr, "[::]:8086".parse().expect("address"));
         assert_eq!(args.metrics_addr, "[::]:9996".parse().expect("address"));
         let config = args.config().expect("valid");
@@ -237,7 +254,11 @@ mod tests {
         .expect("valid");
         assert!(config.transport_header && !config.enable_ipv6);
         assert!(config.default_opaque_ports.contains(3306));
-        let keep_alive = config.http2.expect("params").keep_alive.expect("keep alive");
+        let keep_alive = config
+            .http2
+            .expect("params")
+            .keep_alive
+            .expect("keep alive");
         assert_eq!(keep_alive.interval, Some(Duration::from_secs(10)));
         assert_eq!(keep_alive.timeout, Some(Duration::from_secs(3)));
     }

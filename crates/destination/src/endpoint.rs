@@ -45,7 +45,10 @@ pub enum Identity {
     Pod(Name),
     /// A gateway of another cluster, asked for without a name of its own.
     Gateway(Name),
-    External { uri: Name, server_name: Name },
+    External {
+        uri: Name,
+        server_name: Name,
+    },
 }
 
 /// What the peer's proxy is known to take.
@@ -102,7 +105,10 @@ impl Endpoint {
 /// The pipeline of filters: hostname, then node or zone, then address family.
 pub fn filter(all: &Endpoints, cut: &Cut, local: bool, enable_ipv6: bool) -> Endpoints {
     let mut kept: Vec<&Arc<Endpoint>> = match &cut.hostname {
-        Some(hostname) => all.iter().filter(|it| it.hostname.as_ref() == Some(hostname)).collect(),
+        Some(hostname) => all
+            .iter()
+            .filter(|it| it.hostname.as_ref() == Some(hostname))
+            .collect(),
         None => all.iter().collect(),
     };
     if cut.anywhere {

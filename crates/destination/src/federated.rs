@@ -37,7 +37,13 @@ pub(crate) struct FederatedStream {
 }
 
 impl FederatedStream {
-    pub(crate) fn new(local: &Discovery, clusters: &Clusters, id: &ObjectId, port: u16, client: Client) -> Self {
+    pub(crate) fn new(
+        local: &Discovery,
+        clusters: &Clusters,
+        id: &ObjectId,
+        port: u16,
+        client: Client,
+    ) -> Self {
         let zones = local.zones();
         Self {
             service: local.endpoints(id, port, client.clone(), zones.clone()),
@@ -57,29 +63,46 @@ impl FederatedStream {
         let clusters = self.clusters.borrow_and_update().clone();
         let mut wanted: BTreeMap<Member, (Discovery, Client)> = BTreeMap::new();
         if let Some(service) = local.filter(|service| !service.is_empty()) {
-            wanted.insert((None, service.clone()), (self.local.clone(), self.client.clone()));
+            wanted.insert(
+                (None, service.clone()),
+                (self.local.clone(), self.client.clone()),
+            );
         }
-        for entry in remote.iter().flat_map(|list| list.split(',')).map(str::trim) {
+        for entry in remote
+            .iter()
+            .flat_map(|list| list.split(','))
+            .map(str::trim)
+        {
             match entry.split_once('@') {
                 _ if entry.is_empty() => {}
                 Some((service, cluster)) if !service.is_empty() && !cluster.is_empty() => {
                     // A cluster that is not linked yet joins when it is.
                     if let Some(discovery) = clusters.get(cluster) {
-                        let client = Client { anywhere: true, ..self.client.clone() };
+                        let client = Client {
+                            anywhere: true,
+                            ..self.client.clone()
+                        };
                         let member = (Some(cluster.into()), service.into());
                         wanted.insert(member, (discovery.clone(), client));
                     }
                 }
-                _ => tracing::warn!(service = %self.id, entry, "Malformed member of a federated Service"),
+                _ => {
+                    tracing::warn!(service = %self.id, entry, "Malformed member of a federated Service")
+                }
             }
         }
         self.members.retain(|member, stream| {
             // A cluster that was linked anew is another index.
-            wanted.get(member).is_some_and(|(discovery, _)| stream.is_of(discovery))
+            wanted
+                .get(member)
+                .is_some_and(|(discovery, _)| stream.is_of(discovery))
         });
         for (member, (discovery, client)) in wanted {
             if !self.members.contains_key(&member) {
-                let id = ObjectId { namespace: self.id.namespace.clone(), name: member.1.clone() };
+                let id = ObjectId {
+                    namespace: self.id.namespace.clone(),
+                    name: member.1.clone(),
+                };
                 let stream = discovery.endpoints(&id, self.port, client, self.zones.clone());
                 self.members.insert(member, stream);
             }
@@ -94,7 +117,9 @@ impl FederatedStream {
             let snapshot = stream.snapshot();
             zone = snapshot.zone.clone();
             for endpoint in snapshot.endpoints.iter() {
-                union.entry(endpoint.addr).or_insert_with(|| Arc::new(labelled(endpoint, &snapshot.labels)));
+                union
+                    .entry(endpoint.addr)
+                    .or_insert_with(|| Arc::new(labelled(endpoint, &snapshot.labels)));
             }
         }
         let endpoints: Endpoints = union.into_values().collect();
@@ -105,13 +130,18 @@ impl FederatedStream {
 
 fn labelled(endpoint: &Endpoint, set: &Labels) -> Endpoint {
     let labels = endpoint.labels.iter().chain(set.iter()).cloned().collect();
-    Endpoint { labels, ..endpoint.clone() }
+    Endpoint {
+        labels,
+        ..endpoint.clone()
+    }
 }
 
 impl Source for FederatedStream {
     fn next(&mut self, wire: &Wire) -> Next {
         match self.service.dispatch_now() {
-            Some(Dispatch::Federated { local, remote }) => self.join(local.as_ref(), remote.as_ref()),
+            Some(Dispatch::Federated { local, remote }) => {
+                self.join(local.as_ref(), remote.as_ref())
+            }
             // Deleted, or not federated any more: ask again.
             _ => return Next::End,
         }
@@ -121,11 +151,18 @@ impl Source for FederatedStream {
             Some(last) => snapshot.since(last, wire).0,
         };
         self.last = Some(snapshot);
-        if messages.is_empty() { Next::Wait } else { Next::Send(messages) }
+        if messages.is_empty() {
+            Next::Wait
+        } else {
+            Next::Send(messages)
+        }
     }
 
     async fn changed(&mut self) {
-        let members = self.members.values_mut().map(|stream| Box::pin(stream.changed()));
+        let members = self
+            .members
+            .values_mut()
+            .map(|stream| Box::pin(stream.changed()));
         let members: Vec<_> = members.collect();
         let any_member = async {
             if members.is_empty() {

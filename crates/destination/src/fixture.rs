@@ -9,7 +9,9 @@ use std::{
     sync::Arc,
 };
 
-use linkerd_api::proto::destination::{self as pb, protocol_hint::Protocol, tls_identity::Strategy};
+use linkerd_api::proto::destination::{
+    self as pb, protocol_hint::Protocol, tls_identity::Strategy,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -149,7 +151,11 @@ pub struct Replay {
 impl Replay {
     pub fn update(&mut self, update: pb::Update) {
         let addr = |addr: pb::WeightedAddr| {
-            let socket = addr.addr.expect("an address").try_into().expect("a socket address");
+            let socket = addr
+                .addr
+                .expect("an address")
+                .try_into()
+                .expect("a socket address");
             (socket, addr)
         };
         match update.update.expect("a kind of update") {
@@ -167,7 +173,10 @@ impl Replay {
                 assert!(self.started, "nothing to remove before the first set");
                 for addr in set.addrs {
                     let addr: SocketAddr = addr.try_into().expect("a socket address");
-                    assert!(self.endpoints.remove(&addr).is_some(), "{addr} was never added");
+                    assert!(
+                        self.endpoints.remove(&addr).is_some(),
+                        "{addr} was never added"
+                    );
                 }
             }
             pb::update::Update::NoEndpoints(none) => {
@@ -191,7 +200,11 @@ impl Replay {
 /// An endpoint in one line: address, weight if unusual, hint, transport, identity, override,
 /// HTTP/2 settings.
 pub fn line(endpoint: &pb::WeightedAddr) -> String {
-    let addr: SocketAddr = endpoint.addr.expect("an address").try_into().expect("a socket address");
+    let addr: SocketAddr = endpoint
+        .addr
+        .expect("an address")
+        .try_into()
+        .expect("a socket address");
     let mut line = addr.to_string();
     if endpoint.weight != 10_000 {
         line += &format!(" weight={}", endpoint.weight);
@@ -227,5 +240,9 @@ pub fn line(endpoint: &pb::WeightedAddr) -> String {
 /// The labels of an endpoint in one line, sorted.
 pub fn labels(endpoint: &pb::WeightedAddr) -> String {
     let sorted: BTreeMap<_, _> = endpoint.metric_labels.iter().collect();
-    sorted.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+    sorted
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect::<Vec<_>>()
+        .join(" ")
 }

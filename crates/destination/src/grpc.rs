@@ -64,19 +64,32 @@ impl Server {
         calls: CallMetrics,
     ) -> Self {
         let wire = Arc::new(Wire::new(local.config()));
-        Self(Arc::new(Inner { local, clusters, wire, ready, drain, calls }))
+        Self(Arc::new(Inner {
+            local,
+            clusters,
+            wire,
+            ready,
+            drain,
+            calls,
+        }))
     }
 }
 
 impl Inner {
     async fn get(&self, request: &GetDestination) -> Result<ByteStream, Status> {
-        let GetDestination { path, context_token, .. } = request;
+        let GetDestination {
+            path,
+            context_token,
+            ..
+        } = request;
         let invalid = || Status::invalid_argument(format!("Invalid authority: {path}"));
         let token = Token::parse(context_token);
         let authority = Authority::parse(path).ok_or_else(invalid)?;
         if authority.ip().is_some() {
             let host = &authority.host;
-            return Err(Status::invalid_argument(format!("IP queries not supported by Get API: host={host}")));
+            return Err(Status::invalid_argument(format!(
+                "IP queries not supported by Get API: host={host}"
+            )));
         }
         let domain = &self.local.config().cluster_domain;
         let name = ServiceName::parse(&authority.host, domain).ok_or_else(invalid)?;
@@ -90,7 +103,9 @@ impl Inner {
         })?;
         let client = Client {
             hostname: name.hostname.map(Name::from),
-            node: Some(token.node).filter(|node| !node.is_empty()).map(Name::from),
+            node: Some(token.node)
+                .filter(|node| !node.is_empty())
+                .map(Name::from),
             anywhere: false,
         };
         let zones = self.local.zones();
@@ -98,21 +113,47 @@ impl Inner {
         match dispatch {
             Dispatch::Local => {
                 let stream = self.local.endpoints(&id, port, client, zones);
-                Ok(self.serve(Endpoints { stream, discovery: self.local.clone(), id, port }, call))
+                Ok(self.serve(
+                    Endpoints {
+                        stream,
+                        discovery: self.local.clone(),
+                        id,
+                        port,
+                    },
+                    call,
+                ))
             }
             Dispatch::Remote { cluster, service } => {
-                let service = service.filter(|service| !service.is_empty()).ok_or_else(|| {
-                    let message = format!("Remote discovery service missing remote service name {path}");
-                    Status::failed_precondition(message)
-                })?;
+                let service = service
+                    .filter(|service| !service.is_empty())
+                    .ok_or_else(|| {
+                        let message =
+                            format!("Remote discovery service missing remote service name {path}");
+                        Status::failed_precondition(message)
+                    })?;
                 let Some(remote) = self.clusters.get(&cluster) else {
-                    return Err(Status::not_found(format!("Remote cluster not found: {cluster}")));
+                    return Err(Status::not_found(format!(
+                        "Remote cluster not found: {cluster}"
+                    )));
                 };
-                let follow = self.local.endpoints(&id, port, client.clone(), zones.clone());
-                let client = Client { anywhere: true, ..client };
-                let remote_id = ObjectId { namespace: id.namespace.clone(), name: service };
+                let follow = self
+                    .local
+                    .endpoints(&id, port, client.clone(), zones.clone());
+                let client = Client {
+                    anywhere: true,
+                    ..client
+                };
+                let remote_id = ObjectId {
+                    namespace: id.namespace.clone(),
+                    name: service,
+                };
                 let stream = remote.endpoints(&remote_id, port, client, zones);
-                let inner = Endpoints { stream, discovery: remote, id: remote_id, port };
+                let inner = Endpoints {
+                    stream,
+                    discovery: remote,
+                    id: remote_id,
+                    port,
+                };
                 Ok(self.serve(Remote { inner, follow }, call))
             }
             Dispatch::Federated { .. } => {
@@ -123,7 +164,11 @@ impl Inner {
     }
 
     async fn get_profile(&self, request: &GetDestination) -> Result<ByteStream, Status> {
-        let GetDestination { path, context_token, .. } = request;
+        let GetDestination {
+            path,
+            context_token,
+            ..
+        } = request;
         let invalid = || Status::invalid_argument(format!("Invalid authority: {path}"));
         let token = Token::parse(context_token);
         let authority = Authority::parse(path).ok_or_else(invalid)?;
@@ -147,7 +192,9 @@ impl Inner {
                 })?;
                 let ip = self.local.instance(&id, &hostname).ok_or_else(|| {
                     let ObjectId { namespace, name } = &id;
-                    Status::not_found(format!("no pod found in Service {name}.{namespace} for hostname {hostname}"))
+                    Status::not_found(format!(
+                        "no pod found in Service {name}.{namespace} for hostname {hostname}"
+                    ))
                 })?;
                 self.address_profile(ip, port, client, &invalid)
             }
@@ -282,7 +329,13 @@ fn serve(
         call: Call,
     }
     let pending = Messages::new().into_iter();
-    let state = State { source, pending, wire, drain, call };
+    let state = State {
+        source,
+        pending,
+        wire,
+        drain,
+        call,
+    };
     stream::unfold(state, |mut state| async move {
         loop {
             if let Some(message) = state.pending.next() {
@@ -353,7 +406,11 @@ impl ServerStreamingService<GetDestination> for GetProfile {
 }
 
 fn log(request: &GetDestination, method: &str, answer: &Result<ByteStream, Status>) {
-    let GetDestination { path, context_token, .. } = request;
+    let GetDestination {
+        path,
+        context_token,
+        ..
+    } = request;
     match answer {
         Ok(_) => debug!(method, %path, token = %context_token, "Subscribed"),
         Err(status) => {
@@ -385,7 +442,9 @@ where
         let inner = self.0.clone();
         match request.uri().path() {
             "/io.linkerd.proxy.destination.Destination/Get" => Box::pin(async move {
-                Ok(tonic::server::Grpc::new(SharedCodec).server_streaming(Get(inner), request).await)
+                Ok(tonic::server::Grpc::new(SharedCodec)
+                    .server_streaming(Get(inner), request)
+                    .await)
             }),
             "/io.linkerd.proxy.destination.Destination/GetProfile" => Box::pin(async move {
                 let mut grpc = tonic::server::Grpc::new(SharedCodec);

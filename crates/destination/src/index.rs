@@ -143,7 +143,10 @@ where
         for object in objects {
             let meta = object.meta();
             let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
-            gone.remove(&ObjectId::new(namespace.unwrap_or_default(), name.unwrap_or_default()));
+            gone.remove(&ObjectId::new(
+                namespace.unwrap_or_default(),
+                name.unwrap_or_default(),
+            ));
             self.put(&object, &mut dirty);
         }
         for id in gone {

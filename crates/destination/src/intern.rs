@@ -35,13 +35,19 @@ impl Names {
     }
 
     pub(crate) fn id(&mut self, namespace: &str, name: &str) -> ObjectId {
-        ObjectId { namespace: self.get(namespace), name: self.get(name) }
+        ObjectId {
+            namespace: self.get(namespace),
+            name: self.get(name),
+        }
     }
 }
 
 impl ObjectId {
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! * [`name`]: what a request asks for. [`index`]: everything known of a cluster, pure.
 //! * [`view`]: snapshots and differences shared by all who see the same. [`stream`]: one client.
 //! * [`grpc`]: the service. [`clusters`], `federated`: Services of other clusters.
-//! * [`external`]: writes the EndpointSlices of ExternalWorkloads.
+//! * [`external`]: writes the EndpointSlices of ExternalWorkloads. [`Destination`]: all of it.
 
 pub mod args;
 pub mod clusters;
@@ -23,6 +23,7 @@ mod intern;
 pub mod metrics;
 pub mod name;
 pub mod profile;
+mod run;
 pub mod stream;
 pub mod view;
 
@@ -34,5 +35,6 @@ pub use self::{
     index::Index,
     intern::{Name, ObjectId},
     metrics::Metrics,
+    run::{Destination, serve},
     stream::Discovery,
 };

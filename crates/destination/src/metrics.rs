@@ -86,14 +86,41 @@ enum Of {
 impl Metrics {
     /// Registers the families; this value stands for the local cluster.
     pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self { cluster: "local".to_owned(), ..Self::default() };
+        let metrics = Self {
+            cluster: "local".to_owned(),
+            ..Self::default()
+        };
         let endpoints = &metrics.endpoints;
-        registry.register("endpoints_subscribers", "Streams watching endpoints", endpoints.subscribers.clone());
-        registry.register("endpoints_updates", "Changes of endpoints", endpoints.updates.clone());
-        registry.register("endpoints_pods", "Number of endpoints", endpoints.pods.clone());
-        registry.register("endpoints_exists", "Whether the Service exists", endpoints.exists.clone());
-        registry.register("profile_subscribers", "Streams watching profiles", metrics.profile_subscribers.clone());
-        registry.register("profile_updates", "Changes of profiles", metrics.profile_updates.clone());
+        registry.register(
+            "endpoints_subscribers",
+            "Streams watching endpoints",
+            endpoints.subscribers.clone(),
+        );
+        registry.register(
+            "endpoints_updates",
+            "Changes of endpoints",
+            endpoints.updates.clone(),
+        );
+        registry.register(
+            "endpoints_pods",
+            "Number of endpoints",
+            endpoints.pods.clone(),
+        );
+        registry.register(
+            "endpoints_exists",
+            "Whether the Service exists",
+            endpoints.exists.clone(),
+        );
+        registry.register(
+            "profile_subscribers",
+            "Streams watching profiles",
+            metrics.profile_subscribers.clone(),
+        );
+        registry.register(
+            "profile_updates",
+            "Changes of profiles",
+            metrics.profile_updates.clone(),
+        );
         registry.register(
             "service_subscribers",
             "Streams watching profiles of a Service",
@@ -124,13 +151,20 @@ impl Metrics {
             "Endpoint profile updates that could not be queued",
             metrics.endpoint_profile_overflow.clone(),
         );
-        registry.register("cluster_store_size", "Number of linked clusters", metrics.clusters.clone());
+        registry.register(
+            "cluster_store_size",
+            "Number of linked clusters",
+            metrics.clusters.clone(),
+        );
         metrics
     }
 
     /// The same families for a linked cluster.
     pub fn for_cluster(&self, cluster: &str) -> Self {
-        Self { cluster: cluster.to_owned(), ..self.clone() }
+        Self {
+            cluster: cluster.to_owned(),
+            ..self.clone()
+        }
     }
 
     pub fn clusters(&self, linked: usize) {
@@ -140,7 +174,9 @@ impl Metrics {
     /// A stream was so slow that it skipped more sets than it may.
     pub fn overflow(&self, id: &ObjectId, port: u16) {
         let service = format!("{}.{}:{port}", id.name, id.namespace);
-        self.endpoint_overflow.get_or_create(&OverflowLabels { service }).inc();
+        self.endpoint_overflow
+            .get_or_create(&OverflowLabels { service })
+            .inc();
     }
 
     pub(crate) fn endpoints(&self, id: &ObjectId, port: u16) -> ViewMetrics {
@@ -164,8 +200,14 @@ impl Metrics {
     }
 
     pub(crate) fn profile(&self, id: &ObjectId, profile: &str) -> ViewMetrics {
-        let labels = ProfileLabels { namespace: id.namespace.to_string(), profile: profile.to_owned() };
-        let service = ServiceLabels { namespace: id.namespace.to_string(), name: id.name.to_string() };
+        let labels = ProfileLabels {
+            namespace: id.namespace.to_string(),
+            profile: profile.to_owned(),
+        };
+        let service = ServiceLabels {
+            namespace: id.namespace.to_string(),
+            name: id.name.to_string(),
+        };
         ViewMetrics {
             subscribers: self.profile_subscribers.get_or_create(&labels).clone(),
             updates: self.profile_updates.get_or_create(&labels).clone(),
@@ -203,10 +245,15 @@ impl ViewMetrics {
     /// The view has that many watchers now. Several views may share the series.
     pub(crate) fn watchers(&self, watchers: usize) {
         let watchers = i64::try_from(watchers).unwrap_or(i64::MAX);
-        let before = self.reported.swap(watchers, std::sync::atomic::Ordering::Relaxed);
+        let before = self
+            .reported
+            .swap(watchers, std::sync::atomic::Ordering::Relaxed);
         self.subscribers.inc_by(watchers - before);
         if let Of::Profile(metrics, _, service) = &self.of {
-            metrics.service_subscribers.get_or_create(service).inc_by(watchers - before);
+            metrics
+                .service_subscribers
+                .get_or_create(service)
+                .inc_by(watchers - before);
         }
     }
 }

@@ -35,18 +35,26 @@ impl Authority {
     /// Reads `host`, `host:port` or `[v6]:port`.
     pub fn parse(path: &str) -> Option<Self> {
         let Some((host, port)) = path.rsplit_once(':') else {
-            return Some(Self { host: path.to_owned(), port: 80 }).filter(|it| !it.host.is_empty());
+            return Some(Self {
+                host: path.to_owned(),
+                port: 80,
+            })
+            .filter(|it| !it.host.is_empty());
         };
         let host = match host.strip_prefix('[') {
             Some(bracketed) => bracketed.strip_suffix(']')?,
             None if host.contains(':') => return None,
             None => host,
         };
-        if host.is_empty() || host.contains(['[', ']']) || !port.bytes().all(|b| b.is_ascii_digit()) {
+        if host.is_empty() || host.contains(['[', ']']) || !port.bytes().all(|b| b.is_ascii_digit())
+        {
             return None;
         }
         let port = port.parse().ok().filter(|port| *port > 0)?;
-        Some(Self { host: host.to_owned(), port })
+        Some(Self {
+            host: host.to_owned(),
+            port,
+        })
     }
 
     /// The address, when the host is one.
@@ -84,7 +92,10 @@ impl Token {
         match serde_json::from_str(token) {
             Ok(token) => token,
             Err(error) => match token.strip_prefix("ns:") {
-                Some(namespace) => Self { namespace: namespace.to_owned(), ..Self::default() },
+                Some(namespace) => Self {
+                    namespace: namespace.to_owned(),
+                    ..Self::default()
+                },
                 None => {
                     tracing::warn!(%error, "Context token is neither JSON nor ns:<namespace>");
                     Self::default()
@@ -101,7 +112,11 @@ mod tests {
     #[test]
     fn authorities() {
         for (name, path, expected) in [
-            ("no port is 80", "web.shop.svc.cluster.local", Some(("web.shop.svc.cluster.local", 80))),
+            (
+                "no port is 80",
+                "web.shop.svc.cluster.local",
+                Some(("web.shop.svc.cluster.local", 80)),
+            ),
             ("port", "web:8080", Some(("web", 8080))),
             ("highest port", "web:65535", Some(("web", 65535))),
             ("IPv4", "10.0.0.1:80", Some(("10.0.0.1", 80))),
@@ -118,7 +133,10 @@ mod tests {
             ("two ports", "web:80:81", None),
         ] {
             let parsed = Authority::parse(path);
-            let expected = expected.map(|(host, port)| Authority { host: host.to_owned(), port });
+            let expected = expected.map(|(host, port)| Authority {
+                host: host.to_owned(),
+                port,
+            });
             assert_eq!(parsed, expected, "{name}");
         }
     }
@@ -126,8 +144,16 @@ mod tests {
     #[test]
     fn service_names() {
         for (name, host, expected) in [
-            ("service", "web.shop.svc.cluster.local", Some((None, "web", "shop"))),
-            ("instance", "web-0.web.shop.svc.cluster.local", Some((Some("web-0"), "web", "shop"))),
+            (
+                "service",
+                "web.shop.svc.cluster.local",
+                Some((None, "web", "shop")),
+            ),
+            (
+                "instance",
+                "web-0.web.shop.svc.cluster.local",
+                Some((Some("web-0"), "web", "shop")),
+            ),
             ("too many labels", "a.b.web.shop.svc.cluster.local", None),
             ("no namespace", "web.svc.cluster.local", None),
             ("other domain", "web.shop.svc.cluster.remote", None),
@@ -138,11 +164,13 @@ mod tests {
             ("domain alone", "svc.cluster.local", None),
         ] {
             let parsed = ServiceName::parse(host, "cluster.local");
-            let expected = expected.map(|(hostname, service, namespace): (Option<&str>, &str, &str)| ServiceName {
-                hostname: hostname.map(str::to_owned),
-                service: service.to_owned(),
-                namespace: namespace.to_owned(),
-            });
+            let expected = expected.map(
+                |(hostname, service, namespace): (Option<&str>, &str, &str)| ServiceName {
+                    hostname: hostname.map(str::to_owned),
+                    service: service.to_owned(),
+                    namespace: namespace.to_owned(),
+                },
+            );
             assert_eq!(parsed, expected, "{name}");
         }
     }
@@ -155,8 +183,16 @@ mod tests {
             pod: pod.to_owned(),
         };
         for (name, text, expected) in [
-            ("JSON", r#"{"ns":"shop","nodeName":"n1","pod":"web-0"}"#, token("shop", "n1", "web-0")),
-            ("JSON with less and more", r#"{"ns":"shop","x":1}"#, token("shop", "", "")),
+            (
+                "JSON",
+                r#"{"ns":"shop","nodeName":"n1","pod":"web-0"}"#,
+                token("shop", "n1", "web-0"),
+            ),
+            (
+                "JSON with less and more",
+                r#"{"ns":"shop","x":1}"#,
+                token("shop", "", ""),
+            ),
             ("older form", "ns:shop", token("shop", "", "")),
             ("nothing", "", token("", "", "")),
             ("noise", "?!", token("", "", "")),

@@ -70,16 +70,31 @@ pub enum Invalid {
 }
 
 /// Used when a profile has no retry budget of its own.
-pub const DEFAULT_BUDGET: RetryBudget =
-    RetryBudget { ratio: 0.2, min_per_second: 10, ttl: Duration::from_secs(10) };
+pub const DEFAULT_BUDGET: RetryBudget = RetryBudget {
+    ratio: 0.2,
+    min_per_second: 10,
+    ttl: Duration::from_secs(10),
+};
 
 impl Spec {
     pub fn read(id: ObjectId, spec: &kind::ServiceProfileSpec) -> Result<Self, Invalid> {
         Ok(Self {
             id,
-            routes: spec.routes.iter().map(Route::read).collect::<Result<_, _>>()?,
-            budget: spec.retry_budget.as_ref().map(RetryBudget::read).transpose()?,
-            overrides: spec.dst_overrides.iter().map(Override::read).collect::<Result<_, _>>()?,
+            routes: spec
+                .routes
+                .iter()
+                .map(Route::read)
+                .collect::<Result<_, _>>()?,
+            budget: spec
+                .retry_budget
+                .as_ref()
+                .map(RetryBudget::read)
+                .transpose()?,
+            overrides: spec
+                .dst_overrides
+                .iter()
+                .map(Override::read)
+                .collect::<Result<_, _>>()?,
         })
     }
 }
@@ -97,7 +112,10 @@ impl Route {
             condition: RequestMatch::read(&route.condition).ok_or_else(invalid_request)?,
             responses: responses.collect::<Result<_, _>>()?,
             retryable: route.is_retryable.unwrap_or(false),
-            timeout: route.timeout.as_deref().and_then(|text| duration::parse(text).ok()),
+            timeout: route
+                .timeout
+                .as_deref()
+                .and_then(|text| duration::parse(text).ok()),
         })
     }
 }
@@ -107,10 +125,14 @@ impl RequestMatch {
     fn read(it: &kind::RequestMatch) -> Option<Self> {
         let mut members = Vec::new();
         if let Some(all) = &it.all {
-            members.push(Self::All(all.iter().map(Self::read).collect::<Option<_>>()?));
+            members.push(Self::All(
+                all.iter().map(Self::read).collect::<Option<_>>()?,
+            ));
         }
         if let Some(any) = &it.any {
-            members.push(Self::Any(any.iter().map(Self::read).collect::<Option<_>>()?));
+            members.push(Self::Any(
+                any.iter().map(Self::read).collect::<Option<_>>()?,
+            ));
         }
         if let Some(method) = it.method.as_ref().filter(|method| !method.is_empty()) {
             members.push(Self::Method(method.clone()));
@@ -129,10 +151,14 @@ impl ResponseMatch {
     fn read(it: &kind::ResponseMatch) -> Option<Self> {
         let mut members = Vec::new();
         if let Some(all) = &it.all {
-            members.push(Self::All(all.iter().map(Self::read).collect::<Option<_>>()?));
+            members.push(Self::All(
+                all.iter().map(Self::read).collect::<Option<_>>()?,
+            ));
         }
         if let Some(any) = &it.any {
-            members.push(Self::Any(any.iter().map(Self::read).collect::<Option<_>>()?));
+            members.push(Self::Any(
+                any.iter().map(Self::read).collect::<Option<_>>()?,
+            ));
         }
         if let Some(status) = &it.status {
             let (min, max) = (status.min.unwrap_or(0), status.max.unwrap_or(0));
@@ -167,7 +193,9 @@ impl Override {
         let weight = match &it.weight {
             None => 0,
             Some(IntOrString::Int(number)) => {
-                let milli = u64::try_from(*number).ok().and_then(|it| it.checked_mul(1000));
+                let milli = u64::try_from(*number)
+                    .ok()
+                    .and_then(|it| it.checked_mul(1000));
                 milli.ok_or_else(|| Invalid::Weight(number.to_string()))?
             }
             Some(IntOrString::String(text)) => {
@@ -175,7 +203,10 @@ impl Override {
             }
         };
         let weight = u32::try_from(weight.saturating_mul(10)).unwrap_or(u32::MAX);
-        Ok(Self { authority: it.authority.clone().unwrap_or_default(), weight })
+        Ok(Self {
+            authority: it.authority.clone().unwrap_or_default(),
+            weight,
+        })
     }
 }
 
@@ -185,7 +216,8 @@ fn milli(text: &str) -> Option<u64> {
     let digits = text
         .char_indices()
         .find(|(at, c)| {
-            let exponent = matches!(c, 'e' | 'E') && text[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+            let exponent =
+                matches!(c, 'e' | 'E') && text[at + 1..].starts_with(|c: char| c.is_ascii_digit());
             let after = text[..*at].ends_with(['e', 'E']) && matches!(c, '+' | '-');
             !(c.is_ascii_digit() || *c == '.' || exponent || after)
         })
@@ -206,7 +238,11 @@ fn milli(text: &str) -> Option<u64> {
         _ => return None,
     };
     let milli = (number * factor * 1000.0 - 1e-6).ceil();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked"
+    )]
     (0.0..9e15).contains(&milli).then_some(milli as u64)
 }
 
@@ -291,8 +327,16 @@ mod tests {
     fn what_is_wrong_is_said() {
         let route = |condition: serde_json::Value| json!({"routes": [{"name": "r", "condition": condition}]});
         for (name, spec, expected) in [
-            ("empty match", route(json!({})), Invalid::EmptyRequestMatch("r".into())),
-            ("empty inside", route(json!({"any": [{}]})), Invalid::EmptyRequestMatch("r".into())),
+            (
+                "empty match",
+                route(json!({})),
+                Invalid::EmptyRequestMatch("r".into()),
+            ),
+            (
+                "empty inside",
+                route(json!({"any": [{}]})),
+                Invalid::EmptyRequestMatch("r".into()),
+            ),
             (
                 "empty response",
                 json!({"routes": [{"name": "r", "condition": {"method": "GET"},
@@ -304,7 +348,11 @@ mod tests {
                 json!({"retryBudget": {"retryRatio": 0.5, "minRetriesPerSecond": 1, "ttl": "soon"}}),
                 Invalid::Ttl("soon".into()),
             ),
-            ("weight", json!({"dstOverrides": [{"authority": "a", "weight": "x"}]}), Invalid::Weight("x".into())),
+            (
+                "weight",
+                json!({"dstOverrides": [{"authority": "a", "weight": "x"}]}),
+                Invalid::Weight("x".into()),
+            ),
         ] {
             assert_eq!(read(spec).expect_err(name), expected, "{name}");
         }
@@ -312,7 +360,9 @@ mod tests {
 
     #[test]
     fn a_timeout_nobody_can_read_is_none() {
-        let spec = read(json!({"routes": [{"name": "r", "condition": {"method": "GET"}, "timeout": "1 hour"}]}));
+        let spec = read(
+            json!({"routes": [{"name": "r", "condition": {"method": "GET"}, "timeout": "1 hour"}]}),
+        );
         assert_eq!(spec.expect("valid").routes[0].timeout, None);
     }
 }

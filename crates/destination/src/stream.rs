@@ -63,8 +63,14 @@ pub struct ProfileStream {
 
 #[derive(Debug)]
 enum Source {
-    Service { value: watch::Receiver<Arc<Encoded<Option<Profile>>>>, last: Latest<Option<Profile>> },
-    Address { value: watch::Receiver<Arc<Encoded<Resolved>>>, last: Latest<Resolved> },
+    Service {
+        value: watch::Receiver<Arc<Encoded<Option<Profile>>>>,
+        last: Latest<Option<Profile>>,
+    },
+    Address {
+        value: watch::Receiver<Arc<Encoded<Resolved>>>,
+        last: Latest<Resolved>,
+    },
 }
 
 /// What a stream should do now.
@@ -98,7 +104,11 @@ impl Discovery {
     pub fn new(config: Config, metrics: Metrics) -> Self {
         let config = Arc::new(config);
         let index = Arc::new(Mutex::new(Index::new(config.clone(), metrics.clone())));
-        Self { index, config, metrics }
+        Self {
+            index,
+            config,
+            metrics,
+        }
     }
 
     pub fn config(&self) -> &Arc<Config> {
@@ -129,6 +139,20 @@ impl Discovery {
         watches.subscribe::<k8s::Job, _>(&self.index);
         watches.subscribe::<k8s::Node, _>(&self.index);
         watches.subscribe::<k8s::ServiceProfile, _>(&self.index);
+        watches.subscribe::<k8s::policy::Server, _>(&self.index);
+    }
+
+    /// Asks for the kinds of a linked cluster.
+    pub fn subscribe_remote(&self, watches: &mut Watches) {
+        use linkerd_k8s as k8s;
+        if self.config.enable_endpoint_slices {
+            watches.subscribe::<k8s::EndpointSlice, _>(&self.index);
+        } else {
+            watches.subscribe::<k8s::Endpoints, _>(&self.index);
+        }
+        watches.subscribe::<k8s::Service, _>(&self.index);
+        watches.subscribe::<k8s::Pod, _>(&self.index);
+        watches.subscribe::<k8s::ReplicaSet, _>(&self.index);
         watches.subscribe::<k8s::policy::Server, _>(&self.index);
     }
 
@@ -171,7 +195,10 @@ impl Discovery {
             dispatch,
             last: None,
             missed: 0,
-            watching: Watching { index: self.index.clone(), key: ViewKey::Endpoints(id.clone(), port) },
+            watching: Watching {
+                index: self.index.clone(),
+                key: ViewKey::Endpoints(id.clone(), port),
+            },
             view,
         }
     }
@@ -187,19 +214,31 @@ impl Discovery {
         let mut index = self.index.lock();
         index.dispatch(id)?;
         let name = name.map_or_else(|| index.profile_name(id), Name::from);
-        let key = ProfileKey { port, name, client: client.map(Name::from) };
+        let key = ProfileKey {
+            port,
+            name,
+            client: client.map(Name::from),
+        };
         let view: Arc<ProfileView> = match index.views.hold_profile(id, &key) {
             Some(view) => view,
             None => {
                 let metrics = index.views.metrics.profile(id, &key.name);
                 let view = Arc::new(ValueView::new(index.service_profile(id, &key), metrics));
-                index.views.add_profile(id.clone(), key.clone(), view.clone());
+                index
+                    .views
+                    .add_profile(id.clone(), key.clone(), view.clone());
                 view
             }
         };
         Ok(ProfileStream {
-            source: Source::Service { value: view.follow(), last: None },
-            _watching: Watching { index: self.index.clone(), key: ViewKey::Profile(id.clone(), key) },
+            source: Source::Service {
+                value: view.follow(),
+                last: None,
+            },
+            _watching: Watching {
+                index: self.index.clone(),
+                key: ViewKey::Profile(id.clone(), key),
+            },
         })
     }
 
@@ -219,7 +258,10 @@ impl Discovery {
                 }
             },
         };
-        let watching = Watching { index: self.index.clone(), key: ViewKey::Address(ip, port) };
+        let watching = Watching {
+            index: self.index.clone(),
+            key: ViewKey::Address(ip, port),
+        };
         let value = view.follow();
         drop(index);
         let resolved = value.borrow().clone();
@@ -252,7 +294,9 @@ impl EndpointsStream {
     pub fn next(&mut self, encode: &dyn Encode) -> Next {
         let base = self.base.borrow_and_update().clone();
         if base.dispatch.is_some() {
-            let before = self.dispatch.get_or_insert_with(|| base.dispatch.clone().unwrap_or_default());
+            let before = self
+                .dispatch
+                .get_or_insert_with(|| base.dispatch.clone().unwrap_or_default());
             if Some(&*before) != base.dispatch.as_ref() {
                 return Next::End;
             }
@@ -267,7 +311,11 @@ impl EndpointsStream {
             }
         };
         self.last = Some(snapshot);
-        if messages.is_empty() { Next::Wait } else { Next::Send(messages) }
+        if messages.is_empty() {
+            Next::Wait
+        } else {
+            Next::Send(messages)
+        }
     }
 
     /// What the client should see now, whatever it saw before.
@@ -330,13 +378,21 @@ impl ProfileStream {
     pub fn next(&mut self, encode: impl Fn(&Profile) -> Bytes) -> Next {
         match &mut self.source {
             Source::Service { value, last } => {
-                let Some(now) = newer(value, last) else { return Next::Wait };
-                let Some(profile) = &now.value else { return Next::End };
+                let Some(now) = newer(value, last) else {
+                    return Next::Wait;
+                };
+                let Some(profile) = &now.value else {
+                    return Next::End;
+                };
                 Next::Send(Messages::from_iter([now.bytes(|_| encode(profile))]))
             }
             Source::Address { value, last } => {
-                let Some(now) = newer(value, last) else { return Next::Wait };
-                let Resolved::Profile(profile) = &now.value else { return Next::End };
+                let Some(now) = newer(value, last) else {
+                    return Next::Wait;
+                };
+                let Resolved::Profile(profile) = &now.value else {
+                    return Next::End;
+                };
                 Next::Send(Messages::from_iter([now.bytes(|_| encode(profile))]))
             }
         }

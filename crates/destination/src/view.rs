@@ -87,7 +87,10 @@ pub enum Profile {
     /// The Service has no such port.
     Undefined,
     Service(ServiceProfile),
-    Endpoint { endpoint: Endpoint, opaque: bool },
+    Endpoint {
+        endpoint: Endpoint,
+        opaque: bool,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -260,7 +263,10 @@ impl Snapshot {
             Some((from, change)) if *from == last.serial => (change.messages(self, encode), 0),
             _ => {
                 let change = Change::between(last, self);
-                (encode.change(self, &change), self.revision.saturating_sub(last.revision))
+                (
+                    encode.change(self, &change),
+                    self.revision.saturating_sub(last.revision),
+                )
             }
         }
     }
@@ -275,14 +281,21 @@ impl Change {
         if last.zone != next.zone || last.labels != next.labels {
             added = next.endpoints.to_vec();
         }
-        let emptied = next.endpoints.is_empty()
-            && (!last.endpoints.is_empty() || last.exists != next.exists);
+        let emptied =
+            next.endpoints.is_empty() && (!last.endpoints.is_empty() || last.exists != next.exists);
         let emptied = emptied.then_some(next.exists);
-        Self { added, removed, emptied, messages: OnceLock::new() }
+        Self {
+            added,
+            removed,
+            emptied,
+            messages: OnceLock::new(),
+        }
     }
 
     fn messages(&self, snapshot: &Snapshot, encode: &dyn Encode) -> Messages {
-        self.messages.get_or_init(|| encode.change(snapshot, self)).clone()
+        self.messages
+            .get_or_init(|| encode.change(snapshot, self))
+            .clone()
     }
 }
 
@@ -290,7 +303,10 @@ impl Change {
 
 impl<T> Encoded<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { value, bytes: OnceLock::new() }
+        Self {
+            value,
+            bytes: OnceLock::new(),
+        }
     }
 
     pub(crate) fn bytes(&self, encode: impl FnOnce(&T) -> Bytes) -> Bytes {
@@ -314,7 +330,10 @@ impl Measured for EndpointsView {
 
 impl<T: PartialEq> ValueView<T> {
     pub(crate) fn new(value: T, metrics: ViewMetrics) -> Self {
-        Self { value: watch::Sender::new(Arc::new(Encoded::new(value))), metrics }
+        Self {
+            value: watch::Sender::new(Arc::new(Encoded::new(value))),
+            metrics,
+        }
     }
 
     pub(crate) fn follow(&self) -> watch::Receiver<Arc<Encoded<T>>> {
@@ -363,11 +382,19 @@ impl Views {
         of(&self.addresses, &ip)
     }
 
-    pub(crate) fn hold_endpoints(&mut self, id: &ObjectId, port: u16) -> Option<Arc<EndpointsView>> {
+    pub(crate) fn hold_endpoints(
+        &mut self,
+        id: &ObjectId,
+        port: u16,
+    ) -> Option<Arc<EndpointsView>> {
         hold(&mut self.endpoints, id, &port)
     }
 
-    pub(crate) fn hold_profile(&mut self, id: &ObjectId, key: &ProfileKey) -> Option<Arc<ProfileView>> {
+    pub(crate) fn hold_profile(
+        &mut self,
+        id: &ObjectId,
+        key: &ProfileKey,
+    ) -> Option<Arc<ProfileView>> {
         hold(&mut self.profiles, id, key)
     }
 
@@ -377,7 +404,10 @@ impl Views {
 
     pub(crate) fn add_endpoints(&mut self, id: ObjectId, port: u16, view: Arc<EndpointsView>) {
         view.metrics.watchers(1);
-        self.endpoints.entry(id).or_default().insert(port, (1, view));
+        self.endpoints
+            .entry(id)
+            .or_default()
+            .insert(port, (1, view));
     }
 
     pub(crate) fn add_profile(&mut self, id: ObjectId, key: ProfileKey, view: Arc<ProfileView>) {
@@ -387,7 +417,10 @@ impl Views {
 
     pub(crate) fn add_address(&mut self, ip: IpAddr, port: u16, view: Arc<AddressView>) {
         view.metrics.watchers(1);
-        self.addresses.entry(ip).or_default().insert(port, (1, view));
+        self.addresses
+            .entry(ip)
+            .or_default()
+            .insert(port, (1, view));
     }
 
     /// A watcher left; the view goes with the last one.
@@ -413,7 +446,9 @@ where
     L: Clone,
 {
     let views = table.get(key).into_iter().flatten();
-    views.map(|(key, (_, view))| (key.clone(), view.clone())).collect()
+    views
+        .map(|(key, (_, view))| (key.clone(), view.clone()))
+        .collect()
 }
 
 fn hold<K, L, V: Measured>(table: &mut Table<K, L, V>, key: &K, inner: &L) -> Option<Arc<V>>
@@ -432,8 +467,12 @@ where
     K: std::hash::Hash + Eq,
     L: std::hash::Hash + Eq,
 {
-    let Some(views) = table.get_mut(key) else { return };
-    let Some((watchers, view)) = views.get_mut(inner) else { return };
+    let Some(views) = table.get_mut(key) else {
+        return;
+    };
+    let Some((watchers, view)) = views.get_mut(inner) else {
+        return;
+    };
     *watchers -= 1;
     view.metrics().watchers(*watchers);
     if *watchers == 0 {

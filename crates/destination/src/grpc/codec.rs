@@ -50,7 +50,9 @@ impl Decoder for SharedCodec {
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<GetDestination>, Status> {
         let request = GetDestination::decode(buffer.copy_to_bytes(buffer.remaining()));
-        request.map(Some).map_err(|error| Status::internal(error.to_string()))
+        request
+            .map(Some)
+            .map_err(|error| Status::internal(error.to_string()))
     }
 
     fn buffer_settings(&self) -> BufferSettings {

@@ -53,9 +53,17 @@ impl CallMetrics {
         let grpc = registry.sub_registry_with_prefix("grpc_server");
         grpc.register("started", "Calls started", metrics.started.clone());
         grpc.register("handled", "Calls ended", metrics.handled.clone());
-        grpc.register("msg_received", "Messages received", metrics.received.clone());
+        grpc.register(
+            "msg_received",
+            "Messages received",
+            metrics.received.clone(),
+        );
         grpc.register("msg_sent", "Messages sent", metrics.sent.clone());
-        grpc.register("handling_seconds", "Time until a call ended", metrics.handling.clone());
+        grpc.register(
+            "handling_seconds",
+            "Time until a call ended",
+            metrics.handling.clone(),
+        );
         metrics
     }
 
@@ -96,15 +104,32 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let MethodLabels { grpc_service, grpc_method, grpc_type } = labels(self.method);
+        let MethodLabels {
+            grpc_service,
+            grpc_method,
+            grpc_type,
+        } = labels(self.method);
         let grpc_code = format!("{:?}", self.code);
-        let code = CodeLabels { grpc_service, grpc_method, grpc_type, grpc_code };
+        let code = CodeLabels {
+            grpc_service,
+            grpc_method,
+            grpc_type,
+            grpc_code,
+        };
         self.metrics.handled.get_or_create(&code).inc();
-        let handling = self.metrics.handling.get_or_create(&labels(self.method)).clone();
+        let handling = self
+            .metrics
+            .handling
+            .get_or_create(&labels(self.method))
+            .clone();
         handling.observe(self.started.elapsed().as_secs_f64());
     }
 }
 
 fn labels(method: &'static str) -> MethodLabels {
-    MethodLabels { grpc_service: SERVICE, grpc_method: method, grpc_type: "server_stream" }
+    MethodLabels {
+        grpc_service: SERVICE,
+        grpc_method: method,
+        grpc_type: "server_stream",
+    }
 }

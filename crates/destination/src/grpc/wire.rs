@@ -29,13 +29,24 @@ pub struct Wire {
 
 impl Wire {
     pub fn new(config: &Config) -> Self {
-        Self { zone_weights: config.zone_weights, http2: config.http2.as_ref().map(http2_params) }
+        Self {
+            zone_weights: config.zone_weights,
+            http2: config.http2.as_ref().map(http2_params),
+        }
     }
 
     fn add(&self, endpoints: &[Arc<Endpoint>], labels: &Labels, zone: Option<&Name>) -> pb::Update {
-        let addrs = endpoints.iter().map(|endpoint| self.in_set(endpoint, zone)).collect();
-        let set = pb::WeightedAddrSet { addrs, metric_labels: label_map(labels) };
-        pb::Update { update: Some(pb::update::Update::Add(set)) }
+        let addrs = endpoints
+            .iter()
+            .map(|endpoint| self.in_set(endpoint, zone))
+            .collect();
+        let set = pb::WeightedAddrSet {
+            addrs,
+            metric_labels: label_map(labels),
+        };
+        pb::Update {
+            update: Some(pb::update::Update::Add(set)),
+        }
     }
 
     /// An endpoint of a set, seen from a client's zone.
@@ -51,9 +62,11 @@ impl Wire {
         }
         if endpoint.target != Target::Address {
             let zone = endpoint.zone.as_deref().unwrap_or_default();
-            addr.metric_labels.insert("zone".to_owned(), zone.to_owned());
+            addr.metric_labels
+                .insert("zone".to_owned(), zone.to_owned());
         }
-        addr.metric_labels.insert("zone_locality".to_owned(), locality.to_owned());
+        addr.metric_labels
+            .insert("zone_locality".to_owned(), locality.to_owned());
         addr
     }
 
@@ -64,8 +77,10 @@ impl Wire {
             metric_labels: label_map(&endpoint.labels),
             tls_identity: endpoint.identity.as_ref().map(identity),
             protocol_hint: hint(endpoint),
-            authority_override: endpoint.authority.as_ref().map(|authority| pb::AuthorityOverride {
-                authority_override: authority.to_string(),
+            authority_override: endpoint.authority.as_ref().map(|authority| {
+                pb::AuthorityOverride {
+                    authority_override: authority.to_string(),
+                }
             }),
             http2: self.http2.filter(|_| endpoint.http2),
             resource_ref: None,
@@ -93,7 +108,11 @@ impl Encode for Wire {
         let update = if snapshot.endpoints.is_empty() {
             no_endpoints(snapshot.exists)
         } else {
-            self.add(&snapshot.endpoints, &snapshot.labels, snapshot.zone.as_ref())
+            self.add(
+                &snapshot.endpoints,
+                &snapshot.labels,
+                snapshot.zone.as_ref(),
+            )
         };
         Messages::from_iter([Bytes::from(update.encode_to_vec())])
     }
@@ -108,7 +127,9 @@ impl Encode for Wire {
         if !change.removed.is_empty() {
             let addrs = change.removed.iter().map(|addr| (*addr).into()).collect();
             let set = pb::AddrSet { addrs };
-            push(pb::Update { update: Some(pb::update::Update::Remove(set)) });
+            push(pb::Update {
+                update: Some(pb::update::Update::Remove(set)),
+            });
         }
         if let Some(exists) = change.emptied {
             push(no_endpoints(exists));
@@ -119,15 +140,22 @@ impl Encode for Wire {
 
 fn no_endpoints(exists: bool) -> pb::Update {
     let none = pb::NoEndpoints { exists };
-    pb::Update { update: Some(pb::update::Update::NoEndpoints(none)) }
+    pb::Update {
+        update: Some(pb::update::Update::NoEndpoints(none)),
+    }
 }
 
 fn label_map(labels: &Labels) -> HashMap<String, String> {
-    labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+    labels
+        .iter()
+        .map(|(key, value)| (key.to_string(), value.to_string()))
+        .collect()
 }
 
 fn identity(identity: &Identity) -> pb::TlsIdentity {
-    let dns = |name: &Name| tls_identity::DnsLikeIdentity { name: name.to_string() };
+    let dns = |name: &Name| tls_identity::DnsLikeIdentity {
+        name: name.to_string(),
+    };
     match identity {
         Identity::Pod(name) => pb::TlsIdentity {
             strategy: Some(tls_identity::Strategy::DnsLikeIdentity(dns(name))),
@@ -138,7 +166,9 @@ fn identity(identity: &Identity) -> pb::TlsIdentity {
             server_name: None,
         },
         Identity::External { uri, server_name } => {
-            let uri = tls_identity::UriLikeIdentity { uri: uri.to_string() };
+            let uri = tls_identity::UriLikeIdentity {
+                uri: uri.to_string(),
+            };
             pb::TlsIdentity {
                 strategy: Some(tls_identity::Strategy::UriLikeIdentity(uri)),
                 server_name: Some(dns(server_name)),
@@ -156,8 +186,13 @@ fn hint(endpoint: &Endpoint) -> Option<pb::ProtocolHint> {
     };
     let opaque_transport = endpoint
         .opaque_transport
-        .map(|port| protocol_hint::OpaqueTransport { inbound_port: port.into() });
-    Some(pb::ProtocolHint { protocol, opaque_transport })
+        .map(|port| protocol_hint::OpaqueTransport {
+            inbound_port: port.into(),
+        });
+    Some(pb::ProtocolHint {
+        protocol,
+        opaque_transport,
+    })
 }
 
 fn http2_params(params: &Http2Params) -> pb::Http2ClientParams {
@@ -167,22 +202,34 @@ fn http2_params(params: &Http2Params) -> pb::Http2ClientParams {
         max_send_buf_size: params.max_send_buf_size.unwrap_or_default(),
     };
     pb::Http2ClientParams {
-        flow_control: params.flow_control.as_ref().map(|it| http2_client_params::FlowControl {
-            initial_connection_window_size: it.initial_connection_window_size,
-            initial_stream_window_size: it.initial_stream_window_size,
-            adaptive_flow_control: it.adaptive,
-        }),
-        keep_alive: params.keep_alive.as_ref().map(|it| http2_client_params::KeepAlive {
-            interval: it.interval.and_then(|it| it.try_into().ok()),
-            timeout: it.timeout.and_then(|it| it.try_into().ok()),
-            while_idle: it.while_idle,
-        }),
+        flow_control: params
+            .flow_control
+            .as_ref()
+            .map(|it| http2_client_params::FlowControl {
+                initial_connection_window_size: it.initial_connection_window_size,
+                initial_stream_window_size: it.initial_stream_window_size,
+                adaptive_flow_control: it.adaptive,
+            }),
+        keep_alive: params
+            .keep_alive
+            .as_ref()
+            .map(|it| http2_client_params::KeepAlive {
+                interval: it.interval.and_then(|it| it.try_into().ok()),
+                timeout: it.timeout.and_then(|it| it.try_into().ok()),
+                while_idle: it.while_idle,
+            }),
         internals: (internals != http2_client_params::Internals::default()).then_some(internals),
     }
 }
 
 fn service_profile(profile: &ServiceProfile) -> pb::DestinationProfile {
-    let ServiceProfile { name, service, port, opaque, spec } = profile;
+    let ServiceProfile {
+        name,
+        service,
+        port,
+        opaque,
+        spec,
+    } = profile;
     let resource = |group: &str, kind: &str, id: &crate::ObjectId, port: u16| meta::Metadata {
         kind: Some(meta::metadata::Kind::Resource(meta::Resource {
             group: group.to_owned(),
@@ -198,7 +245,11 @@ fn service_profile(profile: &ServiceProfile) -> pb::DestinationProfile {
     pb::DestinationProfile {
         fully_qualified_name: name.to_string(),
         opaque_protocol: *opaque,
-        routes: spec.iter().flat_map(|spec| &spec.routes).map(route).collect(),
+        routes: spec
+            .iter()
+            .flat_map(|spec| &spec.routes)
+            .map(route)
+            .collect(),
         retry_budget: Some(budget(own_budget.unwrap_or(&DEFAULT_BUDGET))),
         dst_overrides: overrides
             .map(|it| pb::WeightedDst {
@@ -209,7 +260,9 @@ fn service_profile(profile: &ServiceProfile) -> pb::DestinationProfile {
             .collect(),
         endpoint: None,
         parent_ref: Some(resource("core", "Service", service, *port)),
-        profile_ref: spec.as_ref().map(|spec| resource("linkerd.io", "ServiceProfile", &spec.id, 0)),
+        profile_ref: spec
+            .as_ref()
+            .map(|spec| resource("linkerd.io", "ServiceProfile", &spec.id, 0)),
     }
 }
 
@@ -230,10 +283,13 @@ fn budget(budget: &RetryBudget) -> pb::RetryBudget {
 }
 
 fn route(route: &Route) -> pb::Route {
-    let classes = route.responses.iter().map(|(condition, is_failure)| pb::ResponseClass {
-        condition: Some(response_match(condition)),
-        is_failure: *is_failure,
-    });
+    let classes = route
+        .responses
+        .iter()
+        .map(|(condition, is_failure)| pb::ResponseClass {
+            condition: Some(response_match(condition)),
+            is_failure: *is_failure,
+        });
     pb::Route {
         condition: Some(request_match(&route.condition)),
         response_classes: classes.collect(),
@@ -245,27 +301,40 @@ fn route(route: &Route) -> pb::Route {
 
 fn request_match(it: &RequestMatch) -> pb::RequestMatch {
     use pb::request_match::{Match, Seq};
-    let seq = |all: &[RequestMatch]| Seq { matches: all.iter().map(request_match).collect() };
+    let seq = |all: &[RequestMatch]| Seq {
+        matches: all.iter().map(request_match).collect(),
+    };
     let kind = match it {
         RequestMatch::All(all) => Match::All(seq(all)),
         RequestMatch::Any(any) => Match::Any(seq(any)),
         RequestMatch::Not(not) => Match::Not(Box::new(request_match(not))),
-        RequestMatch::Path(regex) => Match::Path(pb::PathMatch { regex: regex.clone() }),
+        RequestMatch::Path(regex) => Match::Path(pb::PathMatch {
+            regex: regex.clone(),
+        }),
         RequestMatch::Method(method) => Match::Method(http_method(method)),
     };
-    pb::RequestMatch { r#match: Some(kind) }
+    pb::RequestMatch {
+        r#match: Some(kind),
+    }
 }
 
 fn response_match(it: &ResponseMatch) -> pb::ResponseMatch {
     use pb::response_match::{Match, Seq};
-    let seq = |all: &[ResponseMatch]| Seq { matches: all.iter().map(response_match).collect() };
+    let seq = |all: &[ResponseMatch]| Seq {
+        matches: all.iter().map(response_match).collect(),
+    };
     let kind = match it {
         ResponseMatch::All(all) => Match::All(seq(all)),
         ResponseMatch::Any(any) => Match::Any(seq(any)),
         ResponseMatch::Not(not) => Match::Not(Box::new(response_match(not))),
-        ResponseMatch::Status { min, max } => Match::Status(pb::HttpStatusRange { min: *min, max: *max }),
+        ResponseMatch::Status { min, max } => Match::Status(pb::HttpStatusRange {
+            min: *min,
+            max: *max,
+        }),
     };
-    pb::ResponseMatch { r#match: Some(kind) }
+    pb::ResponseMatch {
+        r#match: Some(kind),
+    }
 }
 
 fn http_method(method: &str) -> http_types::HttpMethod {

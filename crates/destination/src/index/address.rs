@@ -1,9 +1,7 @@
 //! From an address to what stands behind it: a Service by its cluster IP, a pod by its own IP or
 //! a port of its host, an ExternalWorkload, or something unknown.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-};
+use std::net::{IpAddr, SocketAddr};
 
 use super::Index;
 use crate::{
@@ -35,7 +33,9 @@ impl Index {
             }
         }
         match self.endpoint_at(ip, port) {
-            Ok((endpoint, opaque)) => Resolved::Profile(Box::new(Profile::endpoint(endpoint, opaque))),
+            Ok((endpoint, opaque)) => {
+                Resolved::Profile(Box::new(Profile::endpoint(endpoint, opaque)))
+            }
             Err(conflict) => Resolved::Conflict(conflict),
         }
     }
@@ -44,13 +44,18 @@ impl Index {
         let addr = SocketAddr::new(ip, port);
         let mut pods = self.pods.with_ip(ip);
         if pods.len() > 1 {
-            return Err(format!("found {} pods with a conflicting pod network IP {ip}", pods.len()));
+            return Err(format!(
+                "found {} pods with a conflicting pod network IP {ip}",
+                pods.len()
+            ));
         }
         if pods.is_empty() {
             pods = self.pods.with_host_port(ip, port);
             if pods.len() > 1 {
                 let count = pods.len();
-                return Err(format!("found {count} pods with a conflicting host network endpoint {addr}"));
+                return Err(format!(
+                    "found {count} pods with a conflicting host network endpoint {addr}"
+                ));
             }
         }
         if let [id] = pods
@@ -89,7 +94,10 @@ impl Index {
 
     /// Address of the pod that a Service's endpoint with that hostname refers to.
     pub(crate) fn instance_ip(&self, service: &ObjectId, hostname: &str) -> Option<IpAddr> {
-        let groups = self.slices.of(service).flat_map(|slice| slice.groups.iter());
+        let groups = self
+            .slices
+            .of(service)
+            .flat_map(|slice| slice.groups.iter());
         let mut members = groups.flat_map(|group| group.members.iter());
         let member = members.find(|member| member.hostname.as_deref() == Some(hostname))?;
         match &member.target {
@@ -97,5 +105,4 @@ impl Index {
             _ => None,
         }
     }
-
 }

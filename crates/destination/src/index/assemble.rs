@@ -33,7 +33,9 @@ impl Index {
             let name = service.port_name(port);
             for slice in self.slices.of(id) {
                 for group in &slice.groups {
-                    let Some(number) = endpoint_port(group, name, port) else { continue };
+                    let Some(number) = endpoint_port(group, name, port) else {
+                        continue;
+                    };
                     for member in group.members.iter().filter(|member| member.ready) {
                         let addr = SocketAddr::new(member.ip, number);
                         if let Some(endpoint) = self.member(slice, member, addr, port) {
@@ -57,7 +59,13 @@ impl Index {
         }
     }
 
-    fn member(&self, slice: &SliceRecord, member: &Member, addr: SocketAddr, port: u16) -> Option<Endpoint> {
+    fn member(
+        &self,
+        slice: &SliceRecord,
+        member: &Member,
+        addr: SocketAddr,
+        port: u16,
+    ) -> Option<Endpoint> {
         let endpoint = match &member.target {
             // A pod we do not know yet: the address joins the set when the pod arrives.
             Target::Pod(id) => self.pod_endpoint(id, self.pods.get(id)?, addr).0,
@@ -83,7 +91,11 @@ impl Index {
         Endpoint {
             authority: Some(format!("{}:{port}", gateway.authority).into()),
             identity: identity.map(Identity::Gateway),
-            hint: if meshed && self.config.enable_h2_upgrade { Hint::H2 } else { Hint::None },
+            hint: if meshed && self.config.enable_h2_upgrade {
+                Hint::H2
+            } else {
+                Hint::None
+            },
             http2: meshed,
             ..bare
         }
@@ -124,19 +136,29 @@ pub enum NoService {
 fn endpoint_port(group: &Group, name: Option<&Name>, port: u16) -> Option<u16> {
     match name {
         None => Some(port),
-        Some(name) => group.ports.iter().find(|(named, _)| named == name).map(|(_, number)| *number),
+        Some(name) => group
+            .ports
+            .iter()
+            .find(|(named, _)| named == name)
+            .map(|(_, number)| *number),
     }
 }
 
 /// Keeps the old value of whatever is equal, so that differences are found by comparing pointers.
 fn reuse(found: Vec<Arc<Endpoint>>, last: Option<&Base>) -> Endpoints {
-    let Some(last) = last else { return found.into() };
-    if found.len() == last.endpoints.len() && found.iter().zip(last.endpoints.iter()).all(|(a, b)| a == b) {
+    let Some(last) = last else {
+        return found.into();
+    };
+    if found.len() == last.endpoints.len()
+        && found.iter().zip(last.endpoints.iter()).all(|(a, b)| a == b)
+    {
         return last.endpoints.clone();
     }
     let mut found = found;
     for endpoint in &mut found {
-        if let Ok(at) = last.endpoints.binary_search_by_key(&endpoint.addr, |it| it.addr)
+        if let Ok(at) = last
+            .endpoints
+            .binary_search_by_key(&endpoint.addr, |it| it.addr)
             && last.endpoints[at] == *endpoint
         {
             *endpoint = last.endpoints[at].clone();

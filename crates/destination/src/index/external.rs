@@ -52,7 +52,8 @@ impl Externals {
     pub(super) fn with_address(&self, ip: IpAddr, port: u16) -> impl Iterator<Item = &ObjectId> {
         let ids = self.by_ip.get(&ip).into_iter().flatten();
         ids.filter(move |id| {
-            self.get(id).is_some_and(|it| it.facts.ports.iter().any(|(number, _)| *number == port))
+            self.get(id)
+                .is_some_and(|it| it.facts.ports.iter().any(|(number, _)| *number == port))
         })
     }
 }
@@ -100,15 +101,23 @@ impl Index {
 
     /// Servers of the namespace changed: notes the workloads for which that makes a difference.
     pub(super) fn reconsider_externals(&mut self, namespace: &Name, dirty: &mut Dirty) {
-        let Some(workloads) = self.externals.by_id.get_mut(namespace) else { return };
+        let Some(workloads) = self.externals.by_id.get_mut(namespace) else {
+            return;
+        };
         for (name, workload) in workloads {
             let label = |key: &str| find(&workload.facts.own, key);
-            let servers = self.servers.opaque_ports(Workload::External, namespace, label);
+            let servers = self
+                .servers
+                .opaque_ports(Workload::External, namespace, label);
             if servers != workload.servers {
                 workload.servers = servers;
                 dirty.addresses.extend(&workload.facts.ips);
-                let id = ObjectId { namespace: namespace.clone(), name: name.clone() };
-                self.slices.services_with(&Target::ExternalWorkload(id), dirty);
+                let id = ObjectId {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                };
+                self.slices
+                    .services_with(&Target::ExternalWorkload(id), dirty);
             }
         }
     }
@@ -118,29 +127,41 @@ impl Index {
         let names = &mut self.names;
         let spec = &workload.spec;
         let ports = spec.ports.iter().flatten();
-        let ports: Box<[(u16, Option<Name>)]> =
-            ports.map(|port| (port.port, port.name.as_ref().map(|name| names.get(name)))).collect();
+        let ports: Box<[(u16, Option<Name>)]> = ports
+            .map(|port| (port.port, port.name.as_ref().map(|name| names.get(name))))
+            .collect();
         let annotations = workload.metadata.annotations.as_ref();
-        let opaque = annotations.and_then(|all| all.get(labels::OPAQUE_PORTS)).map(|list| {
-            let named = |name: &str| {
-                let same = ports.iter().filter(|(_, named)| named.as_deref() == Some(name));
-                same.map(|(number, _)| *number).collect::<SmallVec<[u16; 1]>>()
-            };
-            PortSet::parse_named(list, named, |_| {})
-        });
+        let opaque = annotations
+            .and_then(|all| all.get(labels::OPAQUE_PORTS))
+            .map(|list| {
+                let named = |name: &str| {
+                    let same = ports
+                        .iter()
+                        .filter(|(_, named)| named.as_deref() == Some(name));
+                    same.map(|(number, _)| *number)
+                        .collect::<SmallVec<[u16; 1]>>()
+                };
+                PortSet::parse_named(list, named, |_| {})
+            });
         let mut shown = vec![(names.get("external_workload"), id.name.clone())];
         if let Some(Owner { kind, name }) = owner {
             shown.push((kind, name));
         }
         let own = workload.metadata.labels.iter().flatten();
-        let ips = spec.workload_ips.iter().flatten().filter_map(|it| it.ip.parse().ok());
+        let ips = spec
+            .workload_ips
+            .iter()
+            .flatten()
+            .filter_map(|it| it.ip.parse().ok());
         Facts {
             ips: ips.map(|ip: IpAddr| ip.to_canonical()).collect(),
             uri: names.get(&spec.mesh_tls.identity),
             server_name: names.get(&spec.mesh_tls.server_name),
             ports,
             opaque,
-            own: own.map(|(key, value)| (names.get(key), names.get(value))).collect(),
+            own: own
+                .map(|(key, value)| (names.get(key), names.get(value)))
+                .collect(),
             labels: shown.into(),
         }
     }
@@ -150,14 +171,22 @@ impl Records<ExternalWorkload> for Index {
     fn put(&mut self, workload: &ExternalWorkload, dirty: &mut Dirty) {
         let meta = &workload.metadata;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let id = self.names.id(namespace, meta.name.as_deref().unwrap_or_default());
+        let id = self
+            .names
+            .id(namespace, meta.name.as_deref().unwrap_or_default());
         let facts = self.read_external(&id, workload);
-        if self.externals.get(&id).is_some_and(|known| known.facts == facts) {
+        if self
+            .externals
+            .get(&id)
+            .is_some_and(|known| known.facts == facts)
+        {
             return;
         }
         Records::<ExternalWorkload>::remove(self, &id, dirty);
         let label = |key: &str| find(&facts.own, key);
-        let servers = self.servers.opaque_ports(Workload::External, &id.namespace, label);
+        let servers = self
+            .servers
+            .opaque_ports(Workload::External, &id.namespace, label);
         for ip in &facts.ips {
             let ids = self.externals.by_ip.entry(*ip).or_default();
             if !ids.contains(&id) {
@@ -166,13 +195,22 @@ impl Records<ExternalWorkload> for Index {
         }
         dirty.addresses.extend(&facts.ips);
         let workload = ExternalRecord { facts, servers };
-        self.externals.by_id.entry(id.namespace.clone()).or_default().insert(id.name.clone(), workload);
-        self.slices.services_with(&Target::ExternalWorkload(id), dirty);
+        self.externals
+            .by_id
+            .entry(id.namespace.clone())
+            .or_default()
+            .insert(id.name.clone(), workload);
+        self.slices
+            .services_with(&Target::ExternalWorkload(id), dirty);
     }
 
     fn remove(&mut self, id: &ObjectId, dirty: &mut Dirty) {
-        let Some(workloads) = self.externals.by_id.get_mut(&id.namespace) else { return };
-        let Some(workload) = workloads.remove(&id.name) else { return };
+        let Some(workloads) = self.externals.by_id.get_mut(&id.namespace) else {
+            return;
+        };
+        let Some(workload) = workloads.remove(&id.name) else {
+            return;
+        };
         if workloads.is_empty() {
             self.externals.by_id.remove(&id.namespace);
         }
@@ -180,14 +218,18 @@ impl Records<ExternalWorkload> for Index {
             unlist(&mut self.externals.by_ip, ip, id);
         }
         dirty.addresses.extend(&workload.facts.ips);
-        self.slices.services_with(&Target::ExternalWorkload(id.clone()), dirty);
+        self.slices
+            .services_with(&Target::ExternalWorkload(id.clone()), dirty);
     }
 
     fn known(&self) -> Vec<ObjectId> {
         let namespaces = self.externals.by_id.iter();
         namespaces
             .flat_map(|(namespace, workloads)| {
-                workloads.keys().map(|name| ObjectId { namespace: namespace.clone(), name: name.clone() })
+                workloads.keys().map(|name| ObjectId {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                })
             })
             .collect()
     }

@@ -9,8 +9,14 @@ use crate::intern::ObjectId;
 
 impl Records<Node> for Index {
     fn put(&mut self, node: &Node, _: &mut Dirty) {
-        let name = self.names.get(node.metadata.name.as_deref().unwrap_or_default());
-        let zone = node.metadata.labels.as_ref().and_then(|all| all.get(labels::TOPOLOGY_ZONE));
+        let name = self
+            .names
+            .get(node.metadata.name.as_deref().unwrap_or_default());
+        let zone = node
+            .metadata
+            .labels
+            .as_ref()
+            .and_then(|all| all.get(labels::TOPOLOGY_ZONE));
         let zone = zone.map(|zone| self.names.get(zone));
         self.zones.send_if_modified(|zones| {
             if zones.get(&name) == zone.as_ref() {
@@ -33,6 +39,12 @@ impl Records<Node> for Index {
 
     fn known(&self) -> Vec<ObjectId> {
         let zones = self.zones.borrow();
-        zones.keys().map(|name| ObjectId { namespace: "".into(), name: name.clone() }).collect()
+        zones
+            .keys()
+            .map(|name| ObjectId {
+                namespace: "".into(),
+                name: name.clone(),
+            })
+            .collect()
     }
 }

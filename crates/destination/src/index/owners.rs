@@ -31,8 +31,15 @@ impl Owners {
             JOB => &self.jobs,
             _ => return owner.clone(),
         };
-        let id = ObjectId { namespace: namespace.clone(), name: owner.name.clone() };
-        made_by.get(&id).cloned().flatten().unwrap_or_else(|| owner.clone())
+        let id = ObjectId {
+            namespace: namespace.clone(),
+            name: owner.name.clone(),
+        };
+        made_by
+            .get(&id)
+            .cloned()
+            .flatten()
+            .unwrap_or_else(|| owner.clone())
     }
 }
 
@@ -50,7 +57,9 @@ impl Index {
 
     fn put_owner(&mut self, kind: &str, meta: &ObjectMeta, dirty: &mut Dirty) {
         let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let id = self.names.id(namespace, meta.name.as_deref().unwrap_or_default());
+        let id = self
+            .names
+            .id(namespace, meta.name.as_deref().unwrap_or_default());
         let owner = self.single_owner(meta);
         let table = self.owner_table(kind);
         if table.insert(id.clone(), owner.clone()) != Some(owner) {
@@ -65,7 +74,11 @@ impl Index {
     }
 
     fn owner_table(&mut self, kind: &str) -> &mut AHashMap<ObjectId, Option<Owner>> {
-        if kind == JOB { &mut self.owners.jobs } else { &mut self.owners.replica_sets }
+        if kind == JOB {
+            &mut self.owners.jobs
+        } else {
+            &mut self.owners.replica_sets
+        }
     }
 }
 

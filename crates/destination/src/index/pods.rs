@@ -3,7 +3,6 @@
 use std::{
     hash::Hash,
     net::{IpAddr, SocketAddr},
-
 };
 
 use ahash::AHashMap;
@@ -84,7 +83,9 @@ impl Pods {
     }
 
     pub(super) fn with_host_port(&self, ip: IpAddr, port: u16) -> &[ObjectId] {
-        self.by_host_port.get(&(ip, port)).map_or(&[], |ids| ids.as_slice())
+        self.by_host_port
+            .get(&(ip, port))
+            .map_or(&[], |ids| ids.as_slice())
     }
 }
 
@@ -115,7 +116,12 @@ impl PodRecord {
 
 impl Index {
     /// The endpoint a port of a pod is, before its slice adds hostname, zone and hints.
-    pub(super) fn pod_endpoint(&self, id: &ObjectId, pod: &PodRecord, addr: SocketAddr) -> (Endpoint, bool) {
+    pub(super) fn pod_endpoint(
+        &self,
+        id: &ObjectId,
+        pod: &PodRecord,
+        addr: SocketAddr,
+    ) -> (Endpoint, bool) {
         let facts = &pod.facts;
         let port = addr.port();
         let opaque = pod.is_opaque(port, &self.config.default_opaque_ports);
@@ -132,7 +138,10 @@ impl Index {
             target: Target::Pod(id.clone()),
             identity: facts.identity.clone().filter(|_| meshed).map(Identity::Pod),
             hint,
-            opaque_transport: facts.proxy.inbound.filter(|_| meshed && forced && !of_the_proxy),
+            opaque_transport: facts
+                .proxy
+                .inbound
+                .filter(|_| meshed && forced && !of_the_proxy),
             http2: meshed,
             labels: pod.labels.clone(),
             node: facts.node.clone(),
@@ -143,14 +152,19 @@ impl Index {
 
     /// Servers of the namespace changed: notes the pods for which that makes a difference.
     pub(super) fn reconsider_pods(&mut self, namespace: &Name, dirty: &mut Dirty) {
-        let Some(pods) = self.pods.by_id.get_mut(namespace) else { return };
+        let Some(pods) = self.pods.by_id.get_mut(namespace) else {
+            return;
+        };
         for (name, pod) in pods {
             let label = |key: &str| find(&pod.facts.labels, key);
             let servers = self.servers.opaque_ports(Workload::Pod, namespace, label);
             if servers != pod.servers {
                 pod.servers = servers;
                 dirty.addresses.extend(pod.addresses());
-                let id = ObjectId { namespace: namespace.clone(), name: name.clone() };
+                let id = ObjectId {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                };
                 self.slices.services_with(&Target::Pod(id), dirty);
             }
         }
@@ -159,13 +173,22 @@ impl Index {
     /// A ReplicaSet or Job came, went or changed hands: its pods' metrics name another owner.
     pub(super) fn relabel_pods_of(&mut self, kind: &str, owner: &ObjectId, dirty: &mut Dirty) {
         let key = (self.names.get(kind), owner.clone());
-        let Some(pods) = self.pods.by_owner.get(&key).cloned() else { return };
+        let Some(pods) = self.pods.by_owner.get(&key).cloned() else {
+            return;
+        };
         for name in pods {
-            let id = ObjectId { namespace: owner.namespace.clone(), name };
-            let Some(facts) = self.pods.get(&id).map(|pod| pod.facts.clone()) else { continue };
+            let id = ObjectId {
+                namespace: owner.namespace.clone(),
+                name,
+            };
+            let Some(facts) = self.pods.get(&id).map(|pod| pod.facts.clone()) else {
+                continue;
+            };
             let labels = self.pod_labels(&id, &facts);
             let pods = self.pods.by_id.get_mut(&id.namespace);
-            let Some(pod) = pods.and_then(|pods| pods.get_mut(&id.name)) else { continue };
+            let Some(pod) = pods.and_then(|pods| pods.get_mut(&id.name)) else {
+                continue;
+            };
             if pod.labels != labels {
                 pod.labels = labels;
                 dirty.addresses.extend(pod.addresses());
@@ -177,12 +200,22 @@ impl Index {
     fn pod_labels(&mut self, id: &ObjectId, facts: &Facts) -> Labels {
         let owner = match &facts.owner {
             Some(owner) => self.owners.top(&id.namespace, owner),
-            None => Owner { kind: self.names.get("pod"), name: id.name.clone() },
+            None => Owner {
+                kind: self.names.get("pod"),
+                name: id.name.clone(),
+            },
         };
-        let kind = if &*owner.kind == "job" { self.names.get("k8s_job") } else { owner.kind };
+        let kind = if &*owner.kind == "job" {
+            self.names.get("k8s_job")
+        } else {
+            owner.kind
+        };
         let mut labels = vec![
             (self.names.get("pod"), id.name.clone()),
-            (self.names.get("serviceaccount"), facts.service_account.clone()),
+            (
+                self.names.get("serviceaccount"),
+                facts.service_account.clone(),
+            ),
         ];
         if &*kind != "pod" {
             labels.push((kind, owner.name));
@@ -201,12 +234,24 @@ impl Index {
         let names = &mut self.names;
         let none = std::collections::BTreeMap::new();
         let pod_labels = pod.metadata.labels.as_ref().unwrap_or(&none);
-        let annotation = |key: &str| pod.metadata.annotations.as_ref()?.get(key).map(String::as_str);
+        let annotation = |key: &str| {
+            pod.metadata
+                .annotations
+                .as_ref()?
+                .get(key)
+                .map(String::as_str)
+        };
 
-        let service_account = pod.spec.service_account_name.as_deref().filter(|it| !it.is_empty());
+        let service_account = pod
+            .spec
+            .service_account_name
+            .as_deref()
+            .filter(|it| !it.is_empty());
         let service_account = names.get(service_account.unwrap_or("default"));
-        let control_namespace =
-            pod_labels.get(labels::CONTROL_PLANE_NS).filter(|it| !it.is_empty()).map(|it| names.get(it));
+        let control_namespace = pod_labels
+            .get(labels::CONTROL_PLANE_NS)
+            .filter(|it| !it.is_empty())
+            .map(|it| names.get(it));
         let ours = control_namespace.as_deref() == Some(self.config.controller_namespace.as_str());
         let trust_domain = &self.config.trust_domain;
         let identity = (ours && !trust_domain.is_empty()).then(|| {
@@ -222,8 +267,11 @@ impl Index {
         });
         let ports: Box<[_]> = ports.collect();
         let named = |name: &str| {
-            let same = ports.iter().filter(|port| port.name.as_deref() == Some(name));
-            same.map(|port| port.container).collect::<SmallVec<[u16; 1]>>()
+            let same = ports
+                .iter()
+                .filter(|port| port.name.as_deref() == Some(name));
+            same.map(|port| port.container)
+                .collect::<SmallVec<[u16; 1]>>()
         };
         let opaque = annotation(labels::OPAQUE_PORTS).map(|list| {
             PortSet::parse_named(list, named, |entry| {
@@ -232,11 +280,21 @@ impl Index {
         });
         let skip = annotation(labels::SKIP_INBOUND_PORTS).unwrap_or_default();
         let ip = |ip: &String| ip.parse().ok().map(|ip: IpAddr| ip.to_canonical());
-        let mut ips: SmallVec<[IpAddr; 2]> =
-            pod.status.pod_ip.iter().chain(pod.status.pod_ips.iter().map(|it| &it.ip)).filter_map(ip).collect();
+        let mut ips: SmallVec<[IpAddr; 2]> = pod
+            .status
+            .pod_ip
+            .iter()
+            .chain(pod.status.pod_ips.iter().map(|it| &it.ip))
+            .filter_map(ip)
+            .collect();
         dedup(&mut ips);
-        let mut host_ips: SmallVec<[IpAddr; 1]> =
-            pod.status.host_ip.iter().chain(pod.status.host_ips.iter().map(|it| &it.ip)).filter_map(ip).collect();
+        let mut host_ips: SmallVec<[IpAddr; 1]> = pod
+            .status
+            .host_ip
+            .iter()
+            .chain(pod.status.host_ips.iter().map(|it| &it.ip))
+            .filter_map(ip)
+            .collect();
         dedup(&mut host_ips);
         Facts {
             ips,
@@ -245,11 +303,16 @@ impl Index {
             alive: !pod.is_terminating() && !pod.is_finished(),
             node: pod.spec.node_name.as_ref().map(|node| names.get(node)),
             owner,
-            labels: pod_labels.iter().map(|(key, value)| (names.get(key), names.get(value))).collect(),
+            labels: pod_labels
+                .iter()
+                .map(|(key, value)| (names.get(key), names.get(value)))
+                .collect(),
             service_account,
             control_namespace,
             identity,
-            template_hash: pod_labels.get(labels::POD_TEMPLATE_HASH).map(|hash| names.get(hash)),
+            template_hash: pod_labels
+                .get(labels::POD_TEMPLATE_HASH)
+                .map(|hash| names.get(hash)),
             ports,
             opaque,
             skip_inbound: PortSet::parse_named(skip, |_| None, |_| {}),
@@ -283,25 +346,41 @@ impl Index {
 impl Records<Pod> for Index {
     fn put(&mut self, pod: &Pod, dirty: &mut Dirty) {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let id = self.names.id(namespace, pod.metadata.name.as_deref().unwrap_or_default());
+        let id = self
+            .names
+            .id(namespace, pod.metadata.name.as_deref().unwrap_or_default());
         let facts = self.read_pod(&id, pod);
         if self.pods.get(&id).is_some_and(|known| known.facts == facts) {
             return;
         }
         Records::<Pod>::remove(self, &id, dirty);
         let label = |key: &str| find(&facts.labels, key);
-        let servers = self.servers.opaque_ports(Workload::Pod, &id.namespace, label);
+        let servers = self
+            .servers
+            .opaque_ports(Workload::Pod, &id.namespace, label);
         let labels = self.pod_labels(&id, &facts);
         self.list_pod(&id, &facts);
-        let pod = PodRecord { facts, servers, labels };
+        let pod = PodRecord {
+            facts,
+            servers,
+            labels,
+        };
         dirty.addresses.extend(pod.addresses());
-        self.pods.by_id.entry(id.namespace.clone()).or_default().insert(id.name.clone(), pod);
+        self.pods
+            .by_id
+            .entry(id.namespace.clone())
+            .or_default()
+            .insert(id.name.clone(), pod);
         self.slices.services_with(&Target::Pod(id), dirty);
     }
 
     fn remove(&mut self, id: &ObjectId, dirty: &mut Dirty) {
-        let Some(pods) = self.pods.by_id.get_mut(&id.namespace) else { return };
-        let Some(pod) = pods.remove(&id.name) else { return };
+        let Some(pods) = self.pods.by_id.get_mut(&id.namespace) else {
+            return;
+        };
+        let Some(pod) = pods.remove(&id.name) else {
+            return;
+        };
         if pods.is_empty() {
             self.pods.by_id.remove(&id.namespace);
         }
@@ -328,14 +407,23 @@ impl Records<Pod> for Index {
         let namespaces = self.pods.by_id.iter();
         namespaces
             .flat_map(|(namespace, pods)| {
-                pods.keys().map(|name| ObjectId { namespace: namespace.clone(), name: name.clone() })
+                pods.keys().map(|name| ObjectId {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                })
             })
             .collect()
     }
 }
 
 fn owner_key(id: &ObjectId, owner: &Owner) -> (Name, ObjectId) {
-    (owner.kind.clone(), ObjectId { namespace: id.namespace.clone(), name: owner.name.clone() })
+    (
+        owner.kind.clone(),
+        ObjectId {
+            namespace: id.namespace.clone(),
+            name: owner.name.clone(),
+        },
+    )
 }
 
 fn host_ports(facts: &Facts) -> impl Iterator<Item = (IpAddr, u16)> {
@@ -345,20 +433,34 @@ fn host_ports(facts: &Facts) -> impl Iterator<Item = (IpAddr, u16)> {
 
 /// Listen ports of the injected proxy, which is an init container where sidecars are native.
 fn proxy_ports(pod: &Pod) -> ProxyPorts {
-    let Some(proxy) = pod.all_containers().find(|it| it.name == kind::PROXY_CONTAINER) else {
+    let Some(proxy) = pod
+        .all_containers()
+        .find(|it| it.name == kind::PROXY_CONTAINER)
+    else {
         return ProxyPorts::default();
     };
     let port = |name: &str| {
-        let value = proxy.env.iter().find(|var| var.name == name)?.value.as_deref()?;
+        let value = proxy
+            .env
+            .iter()
+            .find(|var| var.name == name)?
+            .value
+            .as_deref()?;
         value.parse::<SocketAddr>().ok().map(|addr| addr.port())
     };
     let [inbound, admin, control] = kind::PROXY_LISTEN_ENV.map(port);
-    ProxyPorts { inbound, admin, control }
+    ProxyPorts {
+        inbound,
+        admin,
+        control,
+    }
 }
 
 pub(super) fn find<'a>(labels: &'a [(Name, Name)], key: &str) -> Option<&'a str> {
     // Read from a sorted map, so still in order.
-    let at = labels.binary_search_by(|(name, _)| (**name).cmp(key)).ok()?;
+    let at = labels
+        .binary_search_by(|(name, _)| (**name).cmp(key))
+        .ok()?;
     Some(&labels[at].1)
 }
 
@@ -391,4 +493,3 @@ where
         }
     }
 }
-

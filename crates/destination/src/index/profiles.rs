@@ -21,15 +21,25 @@ pub(crate) struct Profiles {
 impl Index {
     /// The profile of a Service's port as one client sees it; none once the Service is gone.
     pub(crate) fn service_profile(&self, id: &ObjectId, key: &ProfileKey) -> Option<Profile> {
-        let service = self.services.get(id).filter(|service| !service.external_name)?;
+        let service = self
+            .services
+            .get(id)
+            .filter(|service| !service.external_name)?;
         if service.port_name(key.port).is_none() {
             return Some(Profile::Undefined);
         }
         let name = self.profile_name(id);
         let of = |namespace: &Name| {
-            self.profiles.by_id.get(&ObjectId { namespace: namespace.clone(), name: name.clone() })
+            self.profiles.by_id.get(&ObjectId {
+                namespace: namespace.clone(),
+                name: name.clone(),
+            })
         };
-        let spec = key.client.as_ref().and_then(of).or_else(|| of(&id.namespace));
+        let spec = key
+            .client
+            .as_ref()
+            .and_then(of)
+            .or_else(|| of(&id.namespace));
         Some(Profile::Service(view::ServiceProfile {
             name: key.name.clone(),
             service: id.clone(),
@@ -41,7 +51,11 @@ impl Index {
 
     /// What the profiles of a Service are called.
     pub(crate) fn profile_name(&self, id: &ObjectId) -> Name {
-        format!("{}.{}.svc.{}", id.name, id.namespace, self.config.cluster_domain).into()
+        format!(
+            "{}.{}.svc.{}",
+            id.name, id.namespace, self.config.cluster_domain
+        )
+        .into()
     }
 
     fn profile_changed(&mut self, id: &ObjectId, dirty: &mut Dirty) {
@@ -58,9 +72,16 @@ impl Records<ServiceProfile> for Index {
     fn put(&mut self, profile: &ServiceProfile, dirty: &mut Dirty) {
         let meta = &profile.metadata;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let id = self.names.id(namespace, meta.name.as_deref().unwrap_or_default());
+        let id = self
+            .names
+            .id(namespace, meta.name.as_deref().unwrap_or_default());
         match Spec::read(id.clone(), &profile.spec) {
-            Ok(spec) if self.profiles.by_id.get(&id).is_some_and(|known| **known == spec) => {}
+            Ok(spec)
+                if self
+                    .profiles
+                    .by_id
+                    .get(&id)
+                    .is_some_and(|known| **known == spec) => {}
             Ok(spec) => {
                 self.profiles.by_id.insert(id.clone(), Arc::new(spec));
                 self.profile_changed(&id, dirty);

@@ -47,14 +47,20 @@ impl Servers {
         namespace: &str,
         label: impl Fn(&str) -> Option<&'a str>,
     ) -> OpaquePorts {
-        let servers = self.opaque.get(namespace).into_iter().flat_map(BTreeMap::values);
+        let servers = self
+            .opaque
+            .get(namespace)
+            .into_iter()
+            .flat_map(BTreeMap::values);
         let mut ports: OpaquePorts = servers
             .filter(|server| {
                 let selector = match workload {
                     Workload::Pod => &server.pods,
                     Workload::External => &server.externals,
                 };
-                selector.as_ref().is_some_and(|selector| selector.matches_with(&label))
+                selector
+                    .as_ref()
+                    .is_some_and(|selector| selector.matches_with(&label))
             })
             .map(|server| server.port.clone())
             .collect();
@@ -72,7 +78,9 @@ impl Index {
         let compile = |selector: &Option<_>| {
             let compiled = selector.as_ref().map(Selector::compile);
             compiled.and_then(|compiled| {
-                compiled.inspect_err(|error| tracing::warn!(server = %id, %error, "Unusable selector")).ok()
+                compiled
+                    .inspect_err(|error| tracing::warn!(server = %id, %error, "Unusable selector"))
+                    .ok()
             })
         };
         let port = match &server.spec.port {
@@ -96,7 +104,9 @@ impl Records<Server> for Index {
     fn put(&mut self, server: &Server, dirty: &mut Dirty) {
         let meta = &server.metadata;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let id = self.names.id(namespace, meta.name.as_deref().unwrap_or_default());
+        let id = self
+            .names
+            .id(namespace, meta.name.as_deref().unwrap_or_default());
         let Some(record) = self.read_server(&id, server) else {
             return Records::<Server>::remove(self, &id, dirty);
         };
@@ -107,7 +117,9 @@ impl Records<Server> for Index {
     }
 
     fn remove(&mut self, id: &ObjectId, dirty: &mut Dirty) {
-        let Some(servers) = self.servers.opaque.get_mut(&id.namespace) else { return };
+        let Some(servers) = self.servers.opaque.get_mut(&id.namespace) else {
+            return;
+        };
         if servers.remove(&id.name).is_none() {
             return;
         }
@@ -121,7 +133,10 @@ impl Records<Server> for Index {
         let namespaces = self.servers.opaque.iter();
         namespaces
             .flat_map(|(namespace, servers)| {
-                servers.keys().map(|name| ObjectId { namespace: namespace.clone(), name: name.clone() })
+                servers.keys().map(|name| ObjectId {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                })
             })
             .collect()
     }

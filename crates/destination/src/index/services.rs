@@ -42,9 +42,15 @@ pub enum Dispatch {
     #[default]
     Local,
     /// The Service of that name in another cluster.
-    Remote { cluster: Name, service: Option<Name> },
+    Remote {
+        cluster: Name,
+        service: Option<Name>,
+    },
     /// The union of a local Service and of Services of other clusters, as annotated.
-    Federated { local: Option<Name>, remote: Option<Name> },
+    Federated {
+        local: Option<Name>,
+        remote: Option<Name>,
+    },
 }
 
 impl Services {
@@ -60,7 +66,10 @@ impl Services {
 impl ServiceRecord {
     /// Name of the port with that number.
     pub(super) fn port_name(&self, number: u16) -> Option<&Name> {
-        self.ports.iter().find(|(port, _)| *port == number).map(|(_, name)| name)
+        self.ports
+            .iter()
+            .find(|(port, _)| *port == number)
+            .map(|(_, name)| name)
     }
 
     pub(super) fn is_opaque(&self, port: u16, default: &PortSet) -> bool {
@@ -79,14 +88,22 @@ impl Index {
         let local = annotation(labels::LOCAL_DISCOVERY);
         let remote = annotation(labels::REMOTE_DISCOVERY);
         let dispatch = if local.is_some() || remote.is_some() {
-            Dispatch::Federated { local: named(local), remote: named(remote) }
+            Dispatch::Federated {
+                local: named(local),
+                remote: named(remote),
+            }
         } else if let Some(cluster) = named(label(labels::REMOTE_DISCOVERY)) {
-            Dispatch::Remote { cluster, service: named(label(labels::REMOTE_SERVICE)) }
+            Dispatch::Remote {
+                cluster,
+                service: named(label(labels::REMOTE_SERVICE)),
+            }
         } else {
             Dispatch::Local
         };
-        let mirror = named(label(labels::MIRROR_CLUSTER_NAME))
-            .map(|cluster| Mirror { cluster, remote: named(annotation(labels::REMOTE_SVC_FQ_NAME)) });
+        let mirror = named(label(labels::MIRROR_CLUSTER_NAME)).map(|cluster| Mirror {
+            cluster,
+            remote: named(annotation(labels::REMOTE_SVC_FQ_NAME)),
+        });
         let opaque = annotation(labels::OPAQUE_PORTS).map(|list| {
             let named = |name: &str| {
                 let ports = service.spec.ports.iter();
@@ -99,7 +116,9 @@ impl Index {
         });
         let ports = service.spec.ports.iter();
         ServiceRecord {
-            ports: ports.map(|it| (it.port, names.get(it.name.as_deref().unwrap_or_default()))).collect(),
+            ports: ports
+                .map(|it| (it.port, names.get(it.name.as_deref().unwrap_or_default())))
+                .collect(),
             ips: service.cluster_ips().map(|ip| ip.to_canonical()).collect(),
             external_name: service.is_external_name(),
             local: service.spec.internal_traffic_policy.as_deref() == Some("Local"),
@@ -114,9 +133,16 @@ impl Records<Service> for Index {
     fn put(&mut self, service: &Service, dirty: &mut Dirty) {
         let meta = &service.metadata;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let id = self.names.id(namespace, meta.name.as_deref().unwrap_or_default());
+        let id = self
+            .names
+            .id(namespace, meta.name.as_deref().unwrap_or_default());
         let record = self.read_service(&id, service);
-        if self.services.by_id.get(&id).is_some_and(|known| **known == record) {
+        if self
+            .services
+            .by_id
+            .get(&id)
+            .is_some_and(|known| **known == record)
+        {
             return;
         }
         Records::<Service>::remove(self, &id, dirty);
@@ -129,7 +155,9 @@ impl Records<Service> for Index {
     }
 
     fn remove(&mut self, id: &ObjectId, dirty: &mut Dirty) {
-        let Some(record) = self.services.by_id.remove(id) else { return };
+        let Some(record) = self.services.by_id.remove(id) else {
+            return;
+        };
         dirty.service(id);
         dirty.addresses.extend(&record.ips);
         for ip in &record.ips {

@@ -60,7 +60,10 @@ impl Slices {
     pub(super) fn of(&self, service: &ObjectId) -> impl Iterator<Item = &SliceRecord> {
         let names = self.of_service.get(service).into_iter().flatten();
         names.filter_map(|name| {
-            self.by_id.get(&ObjectId { namespace: service.namespace.clone(), name: name.clone() })
+            self.by_id.get(&ObjectId {
+                namespace: service.namespace.clone(),
+                name: name.clone(),
+            })
         })
     }
 
@@ -103,7 +106,9 @@ impl Slices {
     }
 
     fn remove(&mut self, id: &ObjectId, dirty: &mut Dirty) {
-        let Some(slice) = self.by_id.remove(id) else { return };
+        let Some(slice) = self.by_id.remove(id) else {
+            return;
+        };
         dirty.service(&slice.service);
         if let Some(names) = self.of_service.get_mut(&slice.service) {
             names.retain(|name| *name != id.name);
@@ -114,7 +119,9 @@ impl Slices {
         for member in slice.groups.iter().flat_map(|group| &group.members) {
             match &member.target {
                 Target::Pod(pod) => super::pods::unlist(&mut self.with_pod, pod, id),
-                Target::ExternalWorkload(it) => super::pods::unlist(&mut self.with_external, it, id),
+                Target::ExternalWorkload(it) => {
+                    super::pods::unlist(&mut self.with_external, it, id)
+                }
                 Target::Address => {}
             }
         }
@@ -128,17 +135,32 @@ impl SliceRecord {
         let remote = annotation(labels::REMOTE_SVC_FQ_NAME).map(|name| names.get(name));
         let identity = annotation(labels::REMOTE_GATEWAY_IDENTITY).filter(|it| !it.is_empty());
         let identity = identity.map(|identity| names.get(identity));
-        let gateway =
-            remote.clone().map(|authority| Gateway { authority, identity: identity.clone() });
-        let mirror = label(labels::MIRROR_CLUSTER_NAME)
-            .map(|cluster| Mirror { cluster: names.get(cluster), remote });
-        Self { service, groups, mirror, gateway }
+        let gateway = remote.clone().map(|authority| Gateway {
+            authority,
+            identity: identity.clone(),
+        });
+        let mirror = label(labels::MIRROR_CLUSTER_NAME).map(|cluster| Mirror {
+            cluster: names.get(cluster),
+            remote,
+        });
+        Self {
+            service,
+            groups,
+            mirror,
+            gateway,
+        }
     }
 }
 
 /// What the reference of an endpoint means; other kinds than ours are no endpoints.
-fn target(names: &mut Names, namespace: &Name, reference: Option<&kind::TargetRef>) -> Option<Target> {
-    let Some(reference) = reference else { return Some(Target::Address) };
+fn target(
+    names: &mut Names,
+    namespace: &Name,
+    reference: Option<&kind::TargetRef>,
+) -> Option<Target> {
+    let Some(reference) = reference else {
+        return Some(Target::Address);
+    };
     let name = names.get(reference.name.as_deref().unwrap_or_default());
     match reference.kind.as_deref() {
         Some("Pod") => {
@@ -147,9 +169,10 @@ fn target(names: &mut Names, namespace: &Name, reference: Option<&kind::TargetRe
             Some(Target::Pod(ObjectId { namespace, name }))
         }
         // A slice may only speak for workloads of its own namespace.
-        Some("ExternalWorkload") => {
-            Some(Target::ExternalWorkload(ObjectId { namespace: namespace.clone(), name }))
-        }
+        Some("ExternalWorkload") => Some(Target::ExternalWorkload(ObjectId {
+            namespace: namespace.clone(),
+            name,
+        })),
         _ => None,
     }
 }
@@ -161,24 +184,43 @@ fn parse(ip: &str) -> Option<IpAddr> {
 impl Index {
     fn read_slice(&mut self, namespace: &Name, slice: &EndpointSlice) -> Option<SliceRecord> {
         let meta = &slice.metadata;
-        let labelled = meta.labels.as_ref().and_then(|all| all.get(labels::SERVICE_NAME));
+        let labelled = meta
+            .labels
+            .as_ref()
+            .and_then(|all| all.get(labels::SERVICE_NAME));
         let mut owners = meta.owner_references.iter().flatten();
-        let owner = owners.find(|owner| owner.kind == "Service").map(|owner| &owner.name);
+        let owner = owners
+            .find(|owner| owner.kind == "Service")
+            .map(|owner| &owner.name);
         let service = labelled.or(owner)?;
         let names = &mut self.names;
-        let service = ObjectId { namespace: namespace.clone(), name: names.get(service) };
+        let service = ObjectId {
+            namespace: namespace.clone(),
+            name: names.get(service),
+        };
         // No list of ports, no endpoints.
         let ports = slice.ports.iter().flatten().filter_map(|port| {
-            Some((names.get(port.name.as_deref().unwrap_or_default()), port.port?))
+            Some((
+                names.get(port.name.as_deref().unwrap_or_default()),
+                port.port?,
+            ))
         });
         let ports: Box<[_]> = ports.collect();
         let mut members = Vec::new();
         if slice.ports.is_some() {
             for endpoint in &slice.endpoints {
-                let Some(target) = target(names, namespace, endpoint.target_ref.as_ref()) else { continue };
-                let hostname = endpoint.hostname.as_ref().map(|hostname| names.get(hostname));
+                let Some(target) = target(names, namespace, endpoint.target_ref.as_ref()) else {
+                    continue;
+                };
+                let hostname = endpoint
+                    .hostname
+                    .as_ref()
+                    .map(|hostname| names.get(hostname));
                 let zone = endpoint.zone.as_ref().map(|zone| names.get(zone));
-                let zones = endpoint.hints.as_ref().and_then(|hints| hints.for_zones.as_ref());
+                let zones = endpoint
+                    .hints
+                    .as_ref()
+                    .and_then(|hints| hints.for_zones.as_ref());
                 let zones = zones.filter(|zones| !zones.is_empty());
                 let hints: Option<Arc<[Name]>> =
                     zones.map(|zones| zones.iter().map(|zone| names.get(&zone.name)).collect());
@@ -194,7 +236,10 @@ impl Index {
                 }
             }
         }
-        let groups = Box::new([Group { ports, members: members.into() }]);
+        let groups = Box::new([Group {
+            ports,
+            members: members.into(),
+        }]);
         Some(SliceRecord::new(names, meta, service, groups))
     }
 
@@ -202,7 +247,10 @@ impl Index {
         let names = &mut self.names;
         let groups = endpoints.subsets.iter().map(|subset| {
             let ports = subset.ports.iter().filter_map(|port| {
-                Some((names.get(port.name.as_deref().unwrap_or_default()), port.port?))
+                Some((
+                    names.get(port.name.as_deref().unwrap_or_default()),
+                    port.port?,
+                ))
             });
             let ports = ports.collect();
             let members = subset.addresses.iter().filter_map(|address| {
@@ -210,10 +258,23 @@ impl Index {
                 if matches!(target, Target::ExternalWorkload(_)) {
                     return None;
                 }
-                let hostname = address.hostname.as_ref().map(|hostname| names.get(hostname));
-                Some(Member { ip: parse(&address.ip)?, ready: true, target, hostname, zone: None, hints: None })
+                let hostname = address
+                    .hostname
+                    .as_ref()
+                    .map(|hostname| names.get(hostname));
+                Some(Member {
+                    ip: parse(&address.ip)?,
+                    ready: true,
+                    target,
+                    hostname,
+                    zone: None,
+                    hints: None,
+                })
             });
-            Group { ports, members: members.collect() }
+            Group {
+                ports,
+                members: members.collect(),
+            }
         });
         let groups = groups.collect();
         SliceRecord::new(names, &endpoints.metadata, id.clone(), groups)
@@ -224,7 +285,9 @@ impl Records<EndpointSlice> for Index {
     fn put(&mut self, slice: &EndpointSlice, dirty: &mut Dirty) {
         let meta = &slice.metadata;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let id = self.names.id(namespace, meta.name.as_deref().unwrap_or_default());
+        let id = self
+            .names
+            .id(namespace, meta.name.as_deref().unwrap_or_default());
         match self.read_slice(&id.namespace, slice) {
             Some(record) => self.slices.insert(id, record, dirty),
             None => self.slices.remove(&id, dirty),
@@ -244,7 +307,9 @@ impl Records<Endpoints> for Index {
     fn put(&mut self, endpoints: &Endpoints, dirty: &mut Dirty) {
         let meta = &endpoints.metadata;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
-        let id = self.names.id(namespace, meta.name.as_deref().unwrap_or_default());
+        let id = self
+            .names
+            .id(namespace, meta.name.as_deref().unwrap_or_default());
         let record = self.read_endpoints(&id, endpoints);
         self.slices.insert(id, record, dirty);
     }

@@ -2,8 +2,8 @@
 
 use linkerd_api::proto::destination as pb;
 use linkerd_k8s::{
-    EndpointSlice, Endpoints, ExternalWorkload, Index as _, Job, Key, Node, Pod, ReplicaSet, Service,
-    policy::Server,
+    EndpointSlice, Endpoints, ExternalWorkload, Index as _, Job, Key, Node, Pod, ReplicaSet,
+    Service, policy::Server,
 };
 use prost::Message;
 use serde_json::{Value, json};
@@ -38,7 +38,10 @@ impl World {
 
     pub(super) fn with(config: Config) -> Self {
         let wire = Wire::new(&config);
-        Self { discovery: Discovery::new(config, Metrics::default()), wire }
+        Self {
+            discovery: Discovery::new(config, Metrics::default()),
+            wire,
+        }
     }
 
     /// Applies an object; its fields tell its kind.
@@ -70,18 +73,34 @@ impl World {
             "Server" => linkerd_k8s::Index::<Server>::delete(index, &key),
             "ExternalWorkload" => linkerd_k8s::Index::<ExternalWorkload>::delete(index, &key),
             "ReplicaSet" => linkerd_k8s::Index::<ReplicaSet>::delete(index, &key),
-            "ServiceProfile" => linkerd_k8s::Index::<linkerd_k8s::ServiceProfile>::delete(index, &key),
+            "ServiceProfile" => {
+                linkerd_k8s::Index::<linkerd_k8s::ServiceProfile>::delete(index, &key)
+            }
             "Node" => linkerd_k8s::Index::<Node>::delete(index, &Key::new("", name)),
             other => panic!("unknown kind {other}"),
         }
     }
 
-    pub(super) fn subscribe(&self, port: u16, hostname: Option<&str>, node: Option<&str>) -> Subscriber {
-        let client =
-            Client { hostname: hostname.map(Into::into), node: node.map(Into::into), anywhere: false };
+    pub(super) fn subscribe(
+        &self,
+        port: u16,
+        hostname: Option<&str>,
+        node: Option<&str>,
+    ) -> Subscriber {
+        let client = Client {
+            hostname: hostname.map(Into::into),
+            node: node.map(Into::into),
+            anywhere: false,
+        };
         let zones = self.discovery.zones();
-        let stream = self.discovery.endpoints(&ObjectId::new("ns", "web"), port, client, zones);
-        let mut subscriber = Subscriber { stream, seen: Replay::default(), ended: false };
+        let stream = self
+            .discovery
+            .endpoints(&ObjectId::new("ns", "web"), port, client, zones);
+        let mut subscriber = Subscriber {
+            stream,
+            seen: Replay::default(),
+            ended: false,
+        };
         subscriber.catch_up(&self.wire);
         subscriber
     }
@@ -99,7 +118,8 @@ impl Subscriber {
             Next::Send(messages) => {
                 let count = messages.len();
                 for bytes in messages {
-                    self.seen.update(pb::Update::decode(bytes).expect("a message"));
+                    self.seen
+                        .update(pb::Update::decode(bytes).expect("a message"));
                 }
                 count
             }
@@ -134,7 +154,14 @@ fn objects_may_arrive_in_any_order() {
         ("EndpointSlice", slice("web-1", &[to_pod("a", "10.1.0.1")])),
         ("Pod", pod("a", "10.1.0.1")),
     ];
-    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+    for order in [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ] {
         let world = World::new();
         let mut early = world.subscribe(80, None, None);
         for at in order {
@@ -153,22 +180,80 @@ fn objects_may_arrive_in_any_order() {
 fn from_service_port_to_endpoint_port() {
     let two_ports = json!([{"name": "http", "port": 8080}, {"name": "admin", "port": 9000}]);
     for (name, service_ports, slice_ports, asked, expected) in [
-        ("by name", json!([{"name": "http", "port": 80}]), two_ports.clone(), 80, Some(8080)),
-        ("the other name", json!([{"name": "admin", "port": 81}]), two_ports.clone(), 81, Some(9000)),
-        ("empty name", json!([{"port": 80}]), json!([{"port": 7000}]), 80, Some(7000)),
-        ("empty name spelt", json!([{"port": 80}]), json!([{"name": "", "port": 7000}]), 80, Some(7000)),
-        ("port the Service lacks", json!([{"name": "http", "port": 80}]), two_ports.clone(), 4321, Some(4321)),
-        ("name the slice lacks", json!([{"name": "grpc", "port": 80}]), two_ports.clone(), 80, None),
-        ("no ports in the slice", json!([{"name": "http", "port": 80}]), Value::Null, 80, None),
-        ("literal port, no ports in the slice", json!([]), Value::Null, 80, None),
+        (
+            "by name",
+            json!([{"name": "http", "port": 80}]),
+            two_ports.clone(),
+            80,
+            Some(8080),
+        ),
+        (
+            "the other name",
+            json!([{"name": "admin", "port": 81}]),
+            two_ports.clone(),
+            81,
+            Some(9000),
+        ),
+        (
+            "empty name",
+            json!([{"port": 80}]),
+            json!([{"port": 7000}]),
+            80,
+            Some(7000),
+        ),
+        (
+            "empty name spelt",
+            json!([{"port": 80}]),
+            json!([{"name": "", "port": 7000}]),
+            80,
+            Some(7000),
+        ),
+        (
+            "port the Service lacks",
+            json!([{"name": "http", "port": 80}]),
+            two_ports.clone(),
+            4321,
+            Some(4321),
+        ),
+        (
+            "name the slice lacks",
+            json!([{"name": "grpc", "port": 80}]),
+            two_ports.clone(),
+            80,
+            None,
+        ),
+        (
+            "no ports in the slice",
+            json!([{"name": "http", "port": 80}]),
+            Value::Null,
+            80,
+            None,
+        ),
+        (
+            "literal port, no ports in the slice",
+            json!([]),
+            Value::Null,
+            80,
+            None,
+        ),
     ] {
         let world = World::new();
-        world.apply("Service", with(service("10.0.0.1"), json!({"spec": {"ports": service_ports}})));
+        world.apply(
+            "Service",
+            with(
+                service("10.0.0.1"),
+                json!({"spec": {"ports": service_ports}}),
+            ),
+        );
         let slice = slice("web-1", &[to_pod("a", "10.1.0.1")]);
         world.apply("EndpointSlice", with(slice, json!({"ports": slice_ports})));
         world.apply("Pod", pod("a", "10.1.0.1"));
         let seen = world.subscribe(asked, None, None).seen;
-        let ports: Vec<_> = seen.endpoints.keys().map(std::net::SocketAddr::port).collect();
+        let ports: Vec<_> = seen
+            .endpoints
+            .keys()
+            .map(std::net::SocketAddr::port)
+            .collect();
         assert_eq!(ports, Vec::from_iter(expected), "{name}");
         assert_eq!(seen.exists, Some(true), "{name}");
     }
@@ -180,12 +265,18 @@ fn a_changed_port_mapping_moves_the_endpoints() {
     let mut client = world.subscribe(80, None, None);
     world.apply(
         "Service",
-        with(service("10.0.0.1"), json!({"spec": {"ports": [{"name": "other", "port": 80}]}})),
+        with(
+            service("10.0.0.1"),
+            json!({"spec": {"ports": [{"name": "other", "port": 80}]}}),
+        ),
     );
     client.catch_up(&world.wire);
     assert!(client.seen.endpoints.is_empty());
     let moved = slice("web-1", &[to_pod("a", "10.1.0.1")]);
-    world.apply("EndpointSlice", with(moved, json!({"ports": [{"name": "other", "port": 9999}]})));
+    world.apply(
+        "EndpointSlice",
+        with(moved, json!({"ports": [{"name": "other", "port": 9999}]})),
+    );
     client.catch_up(&world.wire);
     assert_eq!(client.seen.addresses(), ["10.1.0.1:9999".to_owned()].into());
 }
@@ -194,31 +285,67 @@ fn a_changed_port_mapping_moves_the_endpoints() {
 #[test]
 fn sources_of_endpoints() {
     let ready = |ready: Value| with(to_pod("a", "10.1.0.1"), json!({"conditions": ready}));
-    let target = |kind: &str| with(to_pod("a", "10.1.0.1"), json!({"targetRef": {"kind": kind}}));
+    let target = |kind: &str| {
+        with(
+            to_pod("a", "10.1.0.1"),
+            json!({"targetRef": {"kind": kind}}),
+        )
+    };
     let one = |endpoint: Value| slice("web-1", &[endpoint]);
     for (name, slice, expected) in [
         ("ready", one(ready(json!({"ready": true}))), 1),
-        ("readiness unset", one(json!({"addresses": ["10.1.0.1"], "targetRef": {"kind": "Pod", "name": "a"}})), 1),
-        ("not ready", one(with(ready(json!(null)), json!({"conditions": {"ready": false}}))), 0),
+        (
+            "readiness unset",
+            one(json!({"addresses": ["10.1.0.1"], "targetRef": {"kind": "Pod", "name": "a"}})),
+            1,
+        ),
+        (
+            "not ready",
+            one(with(
+                ready(json!(null)),
+                json!({"conditions": {"ready": false}}),
+            )),
+            0,
+        ),
         (
             "terminating but ready",
-            one(ready(json!({"ready": true, "serving": false, "terminating": true}))),
+            one(ready(
+                json!({"ready": true, "serving": false, "terminating": true}),
+            )),
             1,
         ),
         ("reference of another kind", one(target("Node")), 0),
         ("unknown pod", one(to_pod("nobody", "10.1.0.9")), 0),
         ("no reference", one(json!({"addresses": ["10.1.0.1"]})), 1),
-        ("not an address", one(json!({"addresses": ["web.example.com"]})), 0),
+        (
+            "not an address",
+            one(json!({"addresses": ["web.example.com"]})),
+            0,
+        ),
         (
             "owned instead of labelled",
-            with(one(to_pod("a", "10.1.0.1")), json!({"metadata": {
-                "labels": null,
-                "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "1"}],
-            }})),
+            with(
+                one(to_pod("a", "10.1.0.1")),
+                json!({"metadata": {
+                    "labels": null,
+                    "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "1"}],
+                }}),
+            ),
             1,
         ),
-        ("neither", with(one(to_pod("a", "10.1.0.1")), json!({"metadata": {"labels": null}})), 0),
-        ("no endpoints", with(one(json!({})), json!({"endpoints": null})), 0),
+        (
+            "neither",
+            with(
+                one(to_pod("a", "10.1.0.1")),
+                json!({"metadata": {"labels": null}}),
+            ),
+            0,
+        ),
+        (
+            "no endpoints",
+            with(one(json!({})), json!({"endpoints": null})),
+            0,
+        ),
     ] {
         let world = World::new();
         world.apply("Service", service("10.0.0.1"));
@@ -230,14 +357,16 @@ fn sources_of_endpoints() {
 
 #[test]
 fn endpoints_objects_where_slices_are_off() {
-    let config = Config { enable_endpoint_slices: false, enable_ipv6: false, ..Config::default() };
+    let config = Config {
+        enable_endpoint_slices: false,
+        enable_ipv6: false,
+        ..Config::default()
+    };
     let world = World::with(config);
     world.apply("Service", service("10.0.0.1"));
     world.apply("Pod", pod("a", "10.1.0.1"));
     world.apply("Pod", pod("b", "10.1.0.2"));
-    let to = |name: &str, ip: &str| {
-        json!({"ip": ip, "targetRef": {"kind": "Pod", "namespace": "ns", "name": name}})
-    };
+    let to = |name: &str, ip: &str| json!({"ip": ip, "targetRef": {"kind": "Pod", "namespace": "ns", "name": name}});
     world.apply(
         "Endpoints",
         json!({
@@ -268,16 +397,52 @@ fn owners() {
     for (name, references, objects, expected) in [
         ("none", json!([]), vec![], ""),
         ("several", two, vec![], ""),
-        ("ReplicaSet of a Deployment", owner("ReplicaSet", "web-5"), vec![("ReplicaSet", replica_set)], "deployment=web"),
-        ("ReplicaSet nobody knows", owner("ReplicaSet", "web-5"), vec![], "replicaset=web-5"),
-        ("ReplicaSet without owner", owner("ReplicaSet", "web-5"), vec![("ReplicaSet", orphan)], "replicaset=web-5"),
+        (
+            "ReplicaSet of a Deployment",
+            owner("ReplicaSet", "web-5"),
+            vec![("ReplicaSet", replica_set)],
+            "deployment=web",
+        ),
+        (
+            "ReplicaSet nobody knows",
+            owner("ReplicaSet", "web-5"),
+            vec![],
+            "replicaset=web-5",
+        ),
+        (
+            "ReplicaSet without owner",
+            owner("ReplicaSet", "web-5"),
+            vec![("ReplicaSet", orphan)],
+            "replicaset=web-5",
+        ),
         ("Job", owner("Job", "web-5"), vec![], "k8s_job=web-5"),
-        ("Job of a CronJob", owner("Job", "web-5"), vec![("Job", job)], "cronjob=nightly"),
-        ("StatefulSet", owner("StatefulSet", "db"), vec![], "statefulset=db"),
-        ("DaemonSet", owner("DaemonSet", "agent"), vec![], "daemonset=agent"),
+        (
+            "Job of a CronJob",
+            owner("Job", "web-5"),
+            vec![("Job", job)],
+            "cronjob=nightly",
+        ),
+        (
+            "StatefulSet",
+            owner("StatefulSet", "db"),
+            vec![],
+            "statefulset=db",
+        ),
+        (
+            "DaemonSet",
+            owner("DaemonSet", "agent"),
+            vec![],
+            "daemonset=agent",
+        ),
     ] {
         let world = simple();
-        world.apply("Pod", with(pod("a", "10.1.0.1"), json!({"metadata": {"ownerReferences": references}})));
+        world.apply(
+            "Pod",
+            with(
+                pod("a", "10.1.0.1"),
+                json!({"metadata": {"ownerReferences": references}}),
+            ),
+        );
         let mut client = world.subscribe(80, None, None);
         for (kind, json) in objects {
             world.apply(kind, json);
@@ -288,7 +453,11 @@ fn owners() {
         expected += " zone= zone_locality=unknown";
         let mut expected: Vec<_> = expected.split_whitespace().map(str::to_owned).collect();
         expected.sort();
-        assert_eq!(found.split(' ').map(str::to_owned).collect::<Vec<_>>(), expected, "{name}");
+        assert_eq!(
+            found.split(' ').map(str::to_owned).collect::<Vec<_>>(),
+            expected,
+            "{name}"
+        );
     }
 }
 
@@ -318,7 +487,10 @@ fn filters() {
         expected: &["a", "b"],
     };
     let cases = [
-        Case { name: "nothing to filter by", ..base },
+        Case {
+            name: "nothing to filter by",
+            ..base
+        },
         Case {
             name: "hostname",
             a: json!({"hostname": "a-0"}),
@@ -328,9 +500,32 @@ fn filters() {
             b: plain.clone(),
             ..base
         },
-        Case { name: "unknown hostname", hostname: Some("x"), expected: &[], service: plain.clone(), a: plain.clone(), b: plain.clone(), ..base },
-        Case { name: "local", service: local.clone(), expected: &["a"], a: plain.clone(), b: plain.clone(), ..base },
-        Case { name: "local, node unknown", service: local.clone(), node: None, expected: &[], a: plain.clone(), b: plain.clone(), ..base },
+        Case {
+            name: "unknown hostname",
+            hostname: Some("x"),
+            expected: &[],
+            service: plain.clone(),
+            a: plain.clone(),
+            b: plain.clone(),
+            ..base
+        },
+        Case {
+            name: "local",
+            service: local.clone(),
+            expected: &["a"],
+            a: plain.clone(),
+            b: plain.clone(),
+            ..base
+        },
+        Case {
+            name: "local, node unknown",
+            service: local.clone(),
+            node: None,
+            expected: &[],
+            a: plain.clone(),
+            b: plain.clone(),
+            ..base
+        },
         Case {
             name: "local ignores hints",
             service: local.clone(),
@@ -339,11 +534,48 @@ fn filters() {
             expected: &["a"],
             ..base
         },
-        Case { name: "zone", a: hinted("east"), b: hinted("west"), expected: &["a"], service: plain.clone(), ..base },
-        Case { name: "other zone", a: hinted("east"), b: hinted("west"), node: Some("node-2"), expected: &["b"], service: plain.clone(), ..base },
-        Case { name: "zone, one without hint", a: hinted("east"), expected: &["a", "b"], service: plain.clone(), b: plain.clone(), ..base },
-        Case { name: "no endpoint for the zone", a: hinted("north"), b: hinted("north"), expected: &["a", "b"], service: plain.clone(), ..base },
-        Case { name: "client without zone", a: hinted("east"), b: hinted("west"), node: None, expected: &["a", "b"], service: plain.clone(), ..base },
+        Case {
+            name: "zone",
+            a: hinted("east"),
+            b: hinted("west"),
+            expected: &["a"],
+            service: plain.clone(),
+            ..base
+        },
+        Case {
+            name: "other zone",
+            a: hinted("east"),
+            b: hinted("west"),
+            node: Some("node-2"),
+            expected: &["b"],
+            service: plain.clone(),
+            ..base
+        },
+        Case {
+            name: "zone, one without hint",
+            a: hinted("east"),
+            expected: &["a", "b"],
+            service: plain.clone(),
+            b: plain.clone(),
+            ..base
+        },
+        Case {
+            name: "no endpoint for the zone",
+            a: hinted("north"),
+            b: hinted("north"),
+            expected: &["a", "b"],
+            service: plain.clone(),
+            ..base
+        },
+        Case {
+            name: "client without zone",
+            a: hinted("east"),
+            b: hinted("west"),
+            node: None,
+            expected: &["a", "b"],
+            service: plain.clone(),
+            ..base
+        },
     ];
     for case in cases {
         let world = World::new();
@@ -351,24 +583,42 @@ fn filters() {
         world.apply("Node", node("node-2", "west"));
         world.apply("Service", with(service("10.0.0.1"), case.service));
         world.apply("Pod", pod("a", "10.1.0.1"));
-        world.apply("Pod", with(pod("b", "10.1.0.2"), json!({"spec": {"nodeName": "node-2"}})));
-        let endpoints = [endpoint("a", "10.1.0.1", case.a), endpoint("b", "10.1.0.2", case.b)];
+        world.apply(
+            "Pod",
+            with(
+                pod("b", "10.1.0.2"),
+                json!({"spec": {"nodeName": "node-2"}}),
+            ),
+        );
+        let endpoints = [
+            endpoint("a", "10.1.0.1", case.a),
+            endpoint("b", "10.1.0.2", case.b),
+        ];
         world.apply("EndpointSlice", slice("web-1", &endpoints));
         let seen = world.subscribe(80, case.hostname, case.node).seen;
-        let pods: Vec<_> = seen.endpoints.values().map(|it| it.metric_labels["pod"].as_str()).collect();
+        let pods: Vec<_> = seen
+            .endpoints
+            .values()
+            .map(|it| it.metric_labels["pod"].as_str())
+            .collect();
         assert_eq!(pods, case.expected, "{}", case.name);
     }
 }
 
 #[test]
 fn families() {
-    let v6 = |name: &str, endpoints: &[Value]| with(slice(name, endpoints), json!({"addressType": "IPv6"}));
+    let v6 = |name: &str, endpoints: &[Value]| {
+        with(slice(name, endpoints), json!({"addressType": "IPv6"}))
+    };
     for (name, enable_ipv6, second, expected) in [
         ("both, IPv6 wins", true, true, ["[fd00::1]:8080"].as_slice()),
         ("both, IPv6 off", false, true, &["10.1.0.1:8080"]),
         ("IPv4 only", true, false, &["10.1.0.1:8080"]),
     ] {
-        let world = World::with(Config { enable_ipv6, ..Config::default() });
+        let world = World::with(Config {
+            enable_ipv6,
+            ..Config::default()
+        });
         world.apply("Service", service("10.0.0.1"));
         world.apply("Pod", pod("a", "10.1.0.1"));
         world.apply("EndpointSlice", slice("web-4", &[to_pod("a", "10.1.0.1")]));
@@ -387,9 +637,20 @@ fn the_zone_comes_before_the_family() {
     world.apply("Node", node("node-1", "east"));
     world.apply("Service", service("10.0.0.1"));
     world.apply("Pod", pod("a", "10.1.0.1"));
-    let hinted = |ip: &str, zone: &str| with(to_pod("a", ip), json!({"hints": {"forZones": [{"name": zone}]}}));
-    world.apply("EndpointSlice", slice("web-4", &[hinted("10.1.0.1", "east")]));
-    world.apply("EndpointSlice", slice("web-6", &[hinted("fd00::1", "west")]));
+    let hinted = |ip: &str, zone: &str| {
+        with(
+            to_pod("a", ip),
+            json!({"hints": {"forZones": [{"name": zone}]}}),
+        )
+    };
+    world.apply(
+        "EndpointSlice",
+        slice("web-4", &[hinted("10.1.0.1", "east")]),
+    );
+    world.apply(
+        "EndpointSlice",
+        slice("web-6", &[hinted("fd00::1", "west")]),
+    );
     let seen = world.subscribe(80, None, Some("node-1")).seen;
     assert_eq!(seen.addresses(), ["10.1.0.1:8080".to_owned()].into());
 }
@@ -400,7 +661,11 @@ fn the_update_stream() {
     let world = World::new();
     world.apply("Service", service("10.0.0.1"));
     let mut client = world.subscribe(80, None, None);
-    assert_eq!(client.seen.exists, Some(true), "an empty Service is said to be empty at once");
+    assert_eq!(
+        client.seen.exists,
+        Some(true),
+        "an empty Service is said to be empty at once"
+    );
 
     world.apply("Pod", pod("a", "10.1.0.1"));
     world.apply("Pod", pod("b", "10.1.0.2"));
@@ -411,7 +676,11 @@ fn the_update_stream() {
     assert_eq!(client.catch_up(&world.wire), 0, "equal objects say nothing");
 
     world.apply("EndpointSlice", slice("web-1", &[to_pod("b", "10.1.0.2")]));
-    assert_eq!(client.catch_up(&world.wire), 2, "an addition, then a removal");
+    assert_eq!(
+        client.catch_up(&world.wire),
+        2,
+        "an addition, then a removal"
+    );
     assert_eq!(client.seen.addresses(), ["10.1.0.2:8080".to_owned()].into());
 
     world.apply("Pod", pod("b", "10.1.0.3"));
@@ -426,7 +695,10 @@ fn the_update_stream() {
     world.delete("Pod", "b");
     world.delete("EndpointSlice", "web-1");
     client.catch_up(&world.wire);
-    assert!(client.seen.endpoints.is_empty(), "members whose pod is gone are removed too");
+    assert!(
+        client.seen.endpoints.is_empty(),
+        "members whose pod is gone are removed too"
+    );
     assert_eq!(client.seen.exists, Some(true));
 
     world.delete("Service", "web");
@@ -438,7 +710,11 @@ fn the_update_stream() {
     world.apply("EndpointSlice", slice("web-1", &[to_pod("b", "10.1.0.3")]));
     world.apply("Service", service("10.0.0.1"));
     client.catch_up(&world.wire);
-    assert_eq!(client.seen.addresses().len(), 1, "a Service that comes back is seen on the same stream");
+    assert_eq!(
+        client.seen.addresses().len(),
+        1,
+        "a Service that comes back is seen on the same stream"
+    );
 }
 
 #[test]
@@ -461,9 +737,14 @@ fn a_slow_client_skips_what_happened_in_between() {
 fn all_who_see_the_same_share_one_snapshot_and_its_bytes() {
     let world = simple();
     world.apply("Node", node("node-1", "east"));
-    let mut clients: Vec<_> = (0..3).map(|_| world.subscribe(80, None, Some("node-1"))).collect();
+    let mut clients: Vec<_> = (0..3)
+        .map(|_| world.subscribe(80, None, Some("node-1")))
+        .collect();
     world.apply("Pod", pod("b", "10.1.0.2"));
-    world.apply("EndpointSlice", slice("web-1", &[to_pod("a", "10.1.0.1"), to_pod("b", "10.1.0.2")]));
+    world.apply(
+        "EndpointSlice",
+        slice("web-1", &[to_pod("a", "10.1.0.1"), to_pod("b", "10.1.0.2")]),
+    );
     let sent: Vec<_> = clients
         .iter_mut()
         .map(|client| match client.stream.next(&world.wire) {
@@ -490,7 +771,8 @@ fn views_go_with_their_last_client() {
 fn another_way_of_discovery_ends_the_stream() {
     let world = simple();
     let mut client = world.subscribe(80, None, None);
-    let remote = json!({"metadata": {"labels": {"multicluster.linkerd.io/remote-discovery": "east"}}});
+    let remote =
+        json!({"metadata": {"labels": {"multicluster.linkerd.io/remote-discovery": "east"}}});
     world.apply("Service", with(service("10.0.0.1"), remote));
     client.catch_up(&world.wire);
     assert!(client.ended);
@@ -506,7 +788,8 @@ fn pods() {
     };
     let annotated = |key: &str, value: &str| json!({"metadata": {"annotations": {key: value}}});
     let opaque = |list: &str| annotated("config.linkerd.io/opaque-ports", list);
-    let no_proxy = json!({"spec": {"containers": [{"name": "app", "ports": [{"containerPort": 8080}]}]}});
+    let no_proxy =
+        json!({"spec": {"containers": [{"name": "app", "ports": [{"containerPort": 8080}]}]}});
     let native = json!({"spec": {
         "initContainers": [with(proxy_container(), json!({"env": [
             {"name": "LINKERD2_PROXY_INBOUND_LISTEN_ADDR", "value": "[::]:5143"},
@@ -521,11 +804,23 @@ fn pods() {
         port: u16,
         expected: &'static str,
     }
-    let case = |name, expected| Case { name, config: config(), pod: json!({}), port: 8080, expected };
-    let header = || Config { transport_header: true, ..config() };
+    let case = |name, expected| Case {
+        name,
+        config: config(),
+        pod: json!({}),
+        port: 8080,
+        expected,
+    };
+    let header = || Config {
+        transport_header: true,
+        ..config()
+    };
     let cases = [
         case("meshed", "hint=h2 ID http2"),
-        Case { pod: json!({"metadata": {"labels": {"linkerd.io/control-plane-ns": null}}}), ..case("not meshed", "") },
+        Case {
+            pod: json!({"metadata": {"labels": {"linkerd.io/control-plane-ns": null}}}),
+            ..case("not meshed", "")
+        },
         Case {
             pod: json!({"metadata": {"labels": {"linkerd.io/control-plane-ns": ""}}}),
             ..case("empty label", "")
@@ -538,26 +833,89 @@ fn pods() {
             pod: annotated("config.linkerd.io/skip-inbound-ports", "8080-8081"),
             ..case("skipped port", "")
         },
-        Case { config: Config { enable_h2_upgrade: false, ..config() }, ..case("no upgrade", "hint=none ID http2") },
-        Case { config: Config { trust_domain: String::new(), ..config() }, ..case("no trust domain", "hint=h2 http2") },
-        Case { config: Config { http2: None, ..config() }, ..case("no settings", "hint=h2 ID") },
-        Case { config: header(), ..case("transport header", "hint=h2 transport=4143 ID http2") },
-        Case { config: header(), port: 4191, ..case("admin port", "hint=h2 ID http2") },
-        Case { config: header(), port: 4190, ..case("control port", "hint=h2 ID http2") },
-        Case { port: 3306, ..case("opaque by default", "hint=opaque transport=4143 ID http2") },
-        Case { pod: opaque("8080"), ..case("opaque by annotation", "hint=opaque transport=4143 ID http2") },
-        Case { pod: opaque("8000-9000"), ..case("opaque by range", "hint=opaque transport=4143 ID http2") },
-        Case { pod: opaque("http"), ..case("opaque by name", "hint=opaque transport=4143 ID http2") },
-        Case { pod: opaque(""), port: 3306, ..case("annotation replaces the defaults", "hint=h2 ID http2") },
-        Case { pod: no_proxy, config: header(), ..case("label without proxy", "hint=h2 ID http2") },
-        Case { pod: native, config: header(), ..case("native sidecar", "hint=h2 transport=5143 ID http2") },
+        Case {
+            config: Config {
+                enable_h2_upgrade: false,
+                ..config()
+            },
+            ..case("no upgrade", "hint=none ID http2")
+        },
+        Case {
+            config: Config {
+                trust_domain: String::new(),
+                ..config()
+            },
+            ..case("no trust domain", "hint=h2 http2")
+        },
+        Case {
+            config: Config {
+                http2: None,
+                ..config()
+            },
+            ..case("no settings", "hint=h2 ID")
+        },
+        Case {
+            config: header(),
+            ..case("transport header", "hint=h2 transport=4143 ID http2")
+        },
+        Case {
+            config: header(),
+            port: 4191,
+            ..case("admin port", "hint=h2 ID http2")
+        },
+        Case {
+            config: header(),
+            port: 4190,
+            ..case("control port", "hint=h2 ID http2")
+        },
+        Case {
+            port: 3306,
+            ..case("opaque by default", "hint=opaque transport=4143 ID http2")
+        },
+        Case {
+            pod: opaque("8080"),
+            ..case(
+                "opaque by annotation",
+                "hint=opaque transport=4143 ID http2",
+            )
+        },
+        Case {
+            pod: opaque("8000-9000"),
+            ..case("opaque by range", "hint=opaque transport=4143 ID http2")
+        },
+        Case {
+            pod: opaque("http"),
+            ..case("opaque by name", "hint=opaque transport=4143 ID http2")
+        },
+        Case {
+            pod: opaque(""),
+            port: 3306,
+            ..case("annotation replaces the defaults", "hint=h2 ID http2")
+        },
+        Case {
+            pod: no_proxy,
+            config: header(),
+            ..case("label without proxy", "hint=h2 ID http2")
+        },
+        Case {
+            pod: native,
+            config: header(),
+            ..case("native sidecar", "hint=h2 transport=5143 ID http2")
+        },
         Case {
             pod: json!({"metadata": {"labels": {"linkerd.io/control-plane-ns": null}}}),
             port: 3306,
             ..case("opaque but not meshed", "")
         },
     ];
-    for Case { name, config, pod: extra, port: number, expected } in cases {
+    for Case {
+        name,
+        config,
+        pod: extra,
+        port: number,
+        expected,
+    } in cases
+    {
         let world = World::with(config);
         world.apply("Service", service("10.0.0.1"));
         let slice = slice("web-1", &[to_pod("a", "10.1.0.1")]);
@@ -571,30 +929,91 @@ fn pods() {
 #[test]
 fn the_default_service_account_is_default() {
     let world = simple();
-    world.apply("Pod", with(pod("a", "10.1.0.1"), json!({"spec": {"serviceAccountName": null}})));
+    world.apply(
+        "Pod",
+        with(
+            pod("a", "10.1.0.1"),
+            json!({"spec": {"serviceAccountName": null}}),
+        ),
+    );
     let lines = world.get().lines();
-    assert!(lines[0].contains("dns=default.ns.serviceaccount.identity.linkerd.cluster.local"), "{lines:?}");
+    assert!(
+        lines[0].contains("dns=default.ns.serviceaccount.identity.linkerd.cluster.local"),
+        "{lines:?}"
+    );
 }
 
 #[test]
 fn zones_in_labels_and_weights() {
     for (name, zone_weights, client, endpoint, expected, weight) in [
-        ("same zone", false, Some("node-1"), Some("east"), "zone=east zone_locality=local", 10_000),
-        ("other zone", false, Some("node-1"), Some("west"), "zone=west zone_locality=remote", 10_000),
-        ("client unknown", false, None, Some("east"), "zone=east zone_locality=unknown", 10_000),
-        ("endpoint unknown", false, Some("node-1"), None, "zone= zone_locality=unknown", 10_000),
-        ("weighted", true, Some("node-1"), Some("east"), "zone=east zone_locality=local", 100_000),
-        ("not weighted", true, Some("node-1"), Some("west"), "zone=west zone_locality=remote", 10_000),
+        (
+            "same zone",
+            false,
+            Some("node-1"),
+            Some("east"),
+            "zone=east zone_locality=local",
+            10_000,
+        ),
+        (
+            "other zone",
+            false,
+            Some("node-1"),
+            Some("west"),
+            "zone=west zone_locality=remote",
+            10_000,
+        ),
+        (
+            "client unknown",
+            false,
+            None,
+            Some("east"),
+            "zone=east zone_locality=unknown",
+            10_000,
+        ),
+        (
+            "endpoint unknown",
+            false,
+            Some("node-1"),
+            None,
+            "zone= zone_locality=unknown",
+            10_000,
+        ),
+        (
+            "weighted",
+            true,
+            Some("node-1"),
+            Some("east"),
+            "zone=east zone_locality=local",
+            100_000,
+        ),
+        (
+            "not weighted",
+            true,
+            Some("node-1"),
+            Some("west"),
+            "zone=west zone_locality=remote",
+            10_000,
+        ),
     ] {
-        let world = World::with(Config { zone_weights, ..Config::default() });
+        let world = World::with(Config {
+            zone_weights,
+            ..Config::default()
+        });
         world.apply("Node", node("node-1", "east"));
         world.apply("Service", service("10.0.0.1"));
         let zone = endpoint.map_or_else(|| json!({}), |zone| json!({"zone": zone}));
-        world.apply("EndpointSlice", slice("web-1", &[with(to_pod("a", "10.1.0.1"), zone)]));
+        world.apply(
+            "EndpointSlice",
+            slice("web-1", &[with(to_pod("a", "10.1.0.1"), zone)]),
+        );
         world.apply("Pod", pod("a", "10.1.0.1"));
         let seen = world.subscribe(80, None, client).seen;
         let endpoint = seen.endpoints.values().next().expect("one");
-        assert!(labels(endpoint).ends_with(expected), "{name}: {}", labels(endpoint));
+        assert!(
+            labels(endpoint).ends_with(expected),
+            "{name}: {}",
+            labels(endpoint)
+        );
         assert_eq!(endpoint.weight, weight, "{name}");
     }
 }
@@ -606,7 +1025,14 @@ fn the_zone_of_a_node_is_followed() {
     world.apply("EndpointSlice", slice("web-1", &[zoned]));
     let mut client = world.subscribe(80, None, Some("node-1"));
     let locality = |client: &Subscriber| {
-        client.seen.endpoints.values().next().expect("one").metric_labels["zone_locality"].clone()
+        client
+            .seen
+            .endpoints
+            .values()
+            .next()
+            .expect("one")
+            .metric_labels["zone_locality"]
+            .clone()
     };
     assert_eq!(locality(&client), "unknown");
     world.apply("Node", node("node-1", "east"));
@@ -644,7 +1070,10 @@ fn labels_of_the_set() {
         let slice = slice("web-1", &[to_pod("a", "10.1.0.1")]);
         world.apply("EndpointSlice", with(slice, slice_extra));
         let seen = world.get().set_labels;
-        let seen: Vec<_> = seen.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let seen: Vec<_> = seen
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
         assert_eq!(seen, expected, "{name}");
     }
 }
@@ -664,30 +1093,97 @@ fn external_workloads() {
         "spec": {"externalWorkloadSelector": {"matchLabels": {"app": "vm"}}, "port": "http", "proxyProtocol": "opaque"},
     });
     let proxy = json!({"spec": {"ports": [{"name": "http", "port": 8080}, {"name": "linkerd-proxy", "port": 5143}]}});
-    let opaque = |list: &str| json!({"metadata": {"annotations": {"config.linkerd.io/opaque-ports": list}}});
+    let opaque =
+        |list: &str| json!({"metadata": {"annotations": {"config.linkerd.io/opaque-ports": list}}});
     for (name, header, extra, port, servers, expected) in [
-        ("plain, upgrade flag ignored", false, json!({}), 8080, vec![], "hint=h2 "),
-        ("transport header", true, json!({}), 8080, vec![], "hint=h2 transport=4143 "),
-        ("own proxy port", true, proxy, 8080, vec![], "hint=h2 transport=5143 "),
-        ("opaque by default", false, json!({}), 3306, vec![], "hint=opaque transport=4143 "),
-        ("opaque by annotation", false, opaque("http"), 8080, vec![], "hint=opaque transport=4143 "),
-        ("annotation replaces the defaults", false, opaque(""), 3306, vec![], "hint=h2 "),
-        ("opaque by Server", false, json!({}), 8080, vec![server], "hint=opaque transport=4143 "),
+        (
+            "plain, upgrade flag ignored",
+            false,
+            json!({}),
+            8080,
+            vec![],
+            "hint=h2 ",
+        ),
+        (
+            "transport header",
+            true,
+            json!({}),
+            8080,
+            vec![],
+            "hint=h2 transport=4143 ",
+        ),
+        (
+            "own proxy port",
+            true,
+            proxy,
+            8080,
+            vec![],
+            "hint=h2 transport=5143 ",
+        ),
+        (
+            "opaque by default",
+            false,
+            json!({}),
+            3306,
+            vec![],
+            "hint=opaque transport=4143 ",
+        ),
+        (
+            "opaque by annotation",
+            false,
+            opaque("http"),
+            8080,
+            vec![],
+            "hint=opaque transport=4143 ",
+        ),
+        (
+            "annotation replaces the defaults",
+            false,
+            opaque(""),
+            3306,
+            vec![],
+            "hint=h2 ",
+        ),
+        (
+            "opaque by Server",
+            false,
+            json!({}),
+            8080,
+            vec![server],
+            "hint=opaque transport=4143 ",
+        ),
     ] {
-        let world = World::with(Config { transport_header: header, ..config() });
+        let world = World::with(Config {
+            transport_header: header,
+            ..config()
+        });
         world.apply("Service", service("10.0.0.1"));
         let slice = slice("web-1", &[to_external("vm", "172.16.0.1")]);
-        world.apply("EndpointSlice", with(slice, json!({"ports": [{"name": "http", "port": port}]})));
+        world.apply(
+            "EndpointSlice",
+            with(slice, json!({"ports": [{"name": "http", "port": port}]})),
+        );
         let mut client = world.subscribe(80, None, None);
         assert!(client.seen.endpoints.is_empty());
-        world.apply("ExternalWorkload", with(external_workload("vm", "172.16.0.1"), extra));
+        world.apply(
+            "ExternalWorkload",
+            with(external_workload("vm", "172.16.0.1"), extra),
+        );
         for server in servers {
             world.apply("Server", server);
         }
         client.catch_up(&world.wire);
-        assert_eq!(client.seen.lines(), [format!("172.16.0.1:{port} {expected}{ID}")], "{name}");
+        assert_eq!(
+            client.seen.lines(),
+            [format!("172.16.0.1:{port} {expected}{ID}")],
+            "{name}"
+        );
         let endpoint = client.seen.endpoints.values().next().expect("one");
-        assert_eq!(labels(endpoint), "external_workload=vm zone= zone_locality=unknown", "{name}");
+        assert_eq!(
+            labels(endpoint),
+            "external_workload=vm zone= zone_locality=unknown",
+            "{name}"
+        );
     }
 }
 
@@ -695,12 +1191,18 @@ fn external_workloads() {
 fn a_changed_external_workload_is_sent_again() {
     let world = World::new();
     world.apply("Service", service("10.0.0.1"));
-    world.apply("EndpointSlice", slice("web-1", &[to_external("vm", "172.16.0.1")]));
+    world.apply(
+        "EndpointSlice",
+        slice("web-1", &[to_external("vm", "172.16.0.1")]),
+    );
     world.apply("ExternalWorkload", external_workload("vm", "172.16.0.1"));
     let mut client = world.subscribe(80, None, None);
     let renamed = json!({"spec": {"meshTLS": {"identity": "spiffe://td/other"}},
         "metadata": {"ownerReferences": [{"apiVersion": "x/v1", "kind": "Group", "name": "vms", "uid": "1"}]}});
-    world.apply("ExternalWorkload", with(external_workload("vm", "172.16.0.1"), renamed));
+    world.apply(
+        "ExternalWorkload",
+        with(external_workload("vm", "172.16.0.1"), renamed),
+    );
     assert_eq!(client.catch_up(&world.wire), 1);
     assert!(client.seen.lines()[0].contains("uri=spiffe://td/other"));
     let endpoint = client.seen.endpoints.values().next().expect("one");
@@ -711,23 +1213,38 @@ fn a_changed_external_workload_is_sent_again() {
 fn a_slice_speaks_only_for_workloads_of_its_namespace() {
     let world = World::new();
     world.apply("Service", service("10.0.0.1"));
-    let foreign = with(to_external("vm", "172.16.0.1"), json!({"targetRef": {"namespace": "elsewhere"}}));
+    let foreign = with(
+        to_external("vm", "172.16.0.1"),
+        json!({"targetRef": {"namespace": "elsewhere"}}),
+    );
     world.apply("EndpointSlice", slice("web-1", &[foreign]));
     let elsewhere = json!({"metadata": {"namespace": "elsewhere"}});
-    world.apply("ExternalWorkload", with(external_workload("vm", "172.16.0.1"), elsewhere));
+    world.apply(
+        "ExternalWorkload",
+        with(external_workload("vm", "172.16.0.1"), elsewhere),
+    );
     assert!(world.get().endpoints.is_empty());
 }
 
 /// Spec 2.9: addresses without a workload.
 #[test]
 fn gateways_and_addresses_written_by_hand() {
-    let config = || Config { http2: Some(Http2Params::default()), transport_header: true, ..Config::default() };
+    let config = || Config {
+        http2: Some(Http2Params::default()),
+        transport_header: true,
+        ..Config::default()
+    };
     let annotations = |list: Value| json!({"metadata": {"annotations": list}});
     let name = "mirror.linkerd.io/remote-svc-fq-name";
     let identity = "mirror.linkerd.io/remote-gateway-identity";
     for (case, upgrade, extra, expected) in [
         ("bare", true, json!({}), ""),
-        ("name", true, annotations(json!({name: "db.data.svc.east"})), " authority=db.data.svc.east:80"),
+        (
+            "name",
+            true,
+            annotations(json!({name: "db.data.svc.east"})),
+            " authority=db.data.svc.east:80",
+        ),
         (
             "name and identity",
             true,
@@ -746,14 +1263,26 @@ fn gateways_and_addresses_written_by_hand() {
             annotations(json!({name: "db.data.svc.east", identity: ""})),
             " authority=db.data.svc.east:80",
         ),
-        ("identity alone", true, annotations(json!({identity: "gw.east"})), ""),
+        (
+            "identity alone",
+            true,
+            annotations(json!({identity: "gw.east"})),
+            "",
+        ),
     ] {
-        let world = World::with(Config { enable_h2_upgrade: upgrade, ..config() });
+        let world = World::with(Config {
+            enable_h2_upgrade: upgrade,
+            ..config()
+        });
         world.apply("Service", service("10.0.0.1"));
         let slice = slice("web-1", &[json!({"addresses": ["172.16.0.1"]})]);
         world.apply("EndpointSlice", with(slice, extra));
         let seen = world.get();
-        assert_eq!(seen.lines(), [format!("172.16.0.1:8080{expected}")], "{case}");
+        assert_eq!(
+            seen.lines(),
+            [format!("172.16.0.1:8080{expected}")],
+            "{case}"
+        );
         let endpoint = seen.endpoints.values().next().expect("one");
         assert_eq!(labels(endpoint), "zone_locality=unknown", "{case}");
     }
@@ -772,11 +1301,34 @@ fn servers_make_ports_opaque() {
         ("other number", opaque_server("s", json!(8081)), false),
         ("name", opaque_server("s", json!("http")), true),
         ("other name", opaque_server("s", json!("grpc")), false),
-        ("all pods", with(opaque_server("s", json!(8080)), json!({"spec": {"podSelector": {"matchLabels": null}}})), true),
-        ("expression", with(opaque_server("s", json!(8080)), expression), true),
-        ("other pods", with(opaque_server("s", json!(8080)), other_pods), false),
-        ("other namespace", with(opaque_server("s", json!(8080)), other_namespace), false),
-        ("another protocol", with(opaque_server("s", json!(8080)), not_opaque), false),
+        (
+            "all pods",
+            with(
+                opaque_server("s", json!(8080)),
+                json!({"spec": {"podSelector": {"matchLabels": null}}}),
+            ),
+            true,
+        ),
+        (
+            "expression",
+            with(opaque_server("s", json!(8080)), expression),
+            true,
+        ),
+        (
+            "other pods",
+            with(opaque_server("s", json!(8080)), other_pods),
+            false,
+        ),
+        (
+            "other namespace",
+            with(opaque_server("s", json!(8080)), other_namespace),
+            false,
+        ),
+        (
+            "another protocol",
+            with(opaque_server("s", json!(8080)), not_opaque),
+            false,
+        ),
     ] {
         let world = simple();
         let mut client = world.subscribe(80, None, None);
@@ -800,13 +1352,25 @@ fn a_server_that_changes_or_a_pod_that_is_relabelled() {
     world.apply("Server", opaque_server("s", json!(8080)));
     client.catch_up(&world.wire);
     assert!(opaque(&client));
-    world.apply("Pod", with(pod("a", "10.1.0.1"), json!({"metadata": {"labels": {"app": "api"}}})));
+    world.apply(
+        "Pod",
+        with(
+            pod("a", "10.1.0.1"),
+            json!({"metadata": {"labels": {"app": "api"}}}),
+        ),
+    );
     client.catch_up(&world.wire);
     assert!(!opaque(&client));
     world.apply("Pod", pod("a", "10.1.0.1"));
     client.catch_up(&world.wire);
     assert!(opaque(&client));
-    world.apply("Server", with(opaque_server("s", json!(8080)), json!({"spec": {"proxyProtocol": "TLS"}})));
+    world.apply(
+        "Server",
+        with(
+            opaque_server("s", json!(8080)),
+            json!({"spec": {"proxyProtocol": "TLS"}}),
+        ),
+    );
     client.catch_up(&world.wire);
     assert!(!opaque(&client));
 }
@@ -815,13 +1379,24 @@ fn a_server_that_changes_or_a_pod_that_is_relabelled() {
 fn a_reset_forgets_what_it_does_not_list() {
     let world = simple();
     world.apply("Pod", pod("b", "10.1.0.2"));
-    world.apply("EndpointSlice", slice("web-1", &[to_pod("a", "10.1.0.1"), to_pod("b", "10.1.0.2")]));
+    world.apply(
+        "EndpointSlice",
+        slice("web-1", &[to_pod("a", "10.1.0.1"), to_pod("b", "10.1.0.2")]),
+    );
     let mut client = world.subscribe(80, None, None);
     assert_eq!(client.seen.endpoints.len(), 2);
-    world.discovery.index().lock().reset(vec![object::<Pod>(pod("b", "10.1.0.2"))]);
+    world
+        .discovery
+        .index()
+        .lock()
+        .reset(vec![object::<Pod>(pod("b", "10.1.0.2"))]);
     client.catch_up(&world.wire);
     assert_eq!(client.seen.addresses(), ["10.1.0.2:8080".to_owned()].into());
-    world.discovery.index().lock().reset(Vec::<std::sync::Arc<EndpointSlice>>::new());
+    world
+        .discovery
+        .index()
+        .lock()
+        .reset(Vec::<std::sync::Arc<EndpointSlice>>::new());
     client.catch_up(&world.wire);
     assert!(client.seen.endpoints.is_empty());
     world.delete("Pod", "never-there");

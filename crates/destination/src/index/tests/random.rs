@@ -10,17 +10,37 @@ use serde_json::{Value, json};
 use super::{Subscriber, World};
 use crate::{config::Config, fixture::*};
 
-const KINDS: [&str; 6] = ["Pod", "Service", "EndpointSlice", "Server", "ReplicaSet", "Node"];
+const KINDS: [&str; 6] = [
+    "Pod",
+    "Service",
+    "EndpointSlice",
+    "Server",
+    "ReplicaSet",
+    "Node",
+];
 
 /// One thing that happens. Numbers choose among a few names and shapes, so that histories collide.
 #[derive(Clone, Debug)]
 enum Step {
-    Apply { kind: usize, name: u8, shape: u8 },
-    Delete { kind: usize, name: u8 },
+    Apply {
+        kind: usize,
+        name: u8,
+        shape: u8,
+    },
+    Delete {
+        kind: usize,
+        name: u8,
+    },
     /// A watch starts over; `kept` says which names are still there.
-    Reset { kind: usize, kept: u8, shape: u8 },
+    Reset {
+        kind: usize,
+        kept: u8,
+        shape: u8,
+    },
     /// The client reads.
-    Read { client: u8 },
+    Read {
+        client: u8,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -38,28 +58,48 @@ fn make(kind: &str, name: u8, shape: u8) -> Value {
     match kind {
         "Pod" => {
             let ip = format!("10.1.0.{}", if bit(0) { name } else { name + 10 });
-            let mut object = if bit(1) { pod(&format!("p{name}"), &ip) } else { plain_pod(&format!("p{name}"), &ip) };
+            let mut object = if bit(1) {
+                pod(&format!("p{name}"), &ip)
+            } else {
+                plain_pod(&format!("p{name}"), &ip)
+            };
             if bit(2) {
-                object = with(object, json!({"metadata": {"ownerReferences": [
-                    {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("r{}", shape % 4), "uid": "1"}]}}));
+                object = with(
+                    object,
+                    json!({"metadata": {"ownerReferences": [
+                    {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("r{}", shape % 4), "uid": "1"}]}}),
+                );
             }
             if bit(3) {
                 object = with(object, json!({"metadata": {"labels": {"app": "other"}}}));
             }
             if bit(4) {
-                object = with(object, json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Failed"}}));
+                object = with(
+                    object,
+                    json!({"spec": {"nodeName": "n1"}, "status": {"phase": "Failed"}}),
+                );
             }
             object
         }
         "Service" => {
             // Name 0 is the one that is watched.
-            let id = if name == 0 { "web".to_owned() } else { format!("s{name}") };
-            let mut object = with(service(&format!("10.0.0.{}", shape % 3)), json!({"metadata": {"name": id}}));
+            let id = if name == 0 {
+                "web".to_owned()
+            } else {
+                format!("s{name}")
+            };
+            let mut object = with(
+                service(&format!("10.0.0.{}", shape % 3)),
+                json!({"metadata": {"name": id}}),
+            );
             if bit(3) {
                 object = with(object, json!({"spec": {"internalTrafficPolicy": "Local"}}));
             }
             if bit(4) {
-                object = with(object, json!({"spec": {"ports": [{"name": "admin", "port": 80}]}}));
+                object = with(
+                    object,
+                    json!({"spec": {"ports": [{"name": "admin", "port": 80}]}}),
+                );
             }
             object
         }
@@ -71,7 +111,10 @@ fn make(kind: &str, name: u8, shape: u8) -> Value {
                     let mut endpoint = to_pod(&format!("p{n}"), &ip);
                     if bit(5) {
                         let zone = if n % 2 == 0 { "east" } else { "west" };
-                        endpoint = with(endpoint, json!({"zone": zone, "hints": {"forZones": [{"name": zone}]}}));
+                        endpoint = with(
+                            endpoint,
+                            json!({"zone": zone, "hints": {"forZones": [{"name": zone}]}}),
+                        );
                     }
                     if bit(6) && n == 1 {
                         endpoint = with(endpoint, json!({"conditions": {"ready": false}}));
@@ -81,17 +124,26 @@ fn make(kind: &str, name: u8, shape: u8) -> Value {
             }
             let object = slice(&format!("e{name}"), &endpoints);
             if bit(7) {
-                return with(object, json!({"ports": [{"name": "http", "port": 9090}, {"name": "admin", "port": 9000}]}));
+                return with(
+                    object,
+                    json!({"ports": [{"name": "http", "port": 9090}, {"name": "admin", "port": 9000}]}),
+                );
             }
             object
         }
         "Server" => {
             let port = if bit(0) { json!(8080) } else { json!("http") };
             let object = opaque_server(&format!("v{name}"), port);
-            if bit(1) { with(object, json!({"spec": {"proxyProtocol": "HTTP/1"}})) } else { object }
+            if bit(1) {
+                with(object, json!({"spec": {"proxyProtocol": "HTTP/1"}}))
+            } else {
+                object
+            }
         }
-        "ReplicaSet" => json!({"metadata": {"namespace": "ns", "name": format!("r{name}"), "ownerReferences": [
-            {"apiVersion": "apps/v1", "kind": "Deployment", "name": format!("d{}", shape % 2), "uid": "1"}]}}),
+        "ReplicaSet" => {
+            json!({"metadata": {"namespace": "ns", "name": format!("r{name}"), "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "Deployment", "name": format!("d{}", shape % 2), "uid": "1"}]}})
+        }
         "Node" => node(&format!("n{name}"), if bit(0) { "east" } else { "west" }),
         other => panic!("{other}"),
     }
@@ -99,17 +151,24 @@ fn make(kind: &str, name: u8, shape: u8) -> Value {
 
 fn name_of(kind: &str, name: u8) -> String {
     let object = make(kind, name, 0);
-    object["metadata"]["name"].as_str().expect("a name").to_owned()
+    object["metadata"]["name"]
+        .as_str()
+        .expect("a name")
+        .to_owned()
 }
 
 fn run(world: &World, clients: &mut [Subscriber], step: &Step) {
     match step {
-        Step::Apply { kind, name, shape } => world.apply(KINDS[*kind], make(KINDS[*kind], *name, *shape)),
+        Step::Apply { kind, name, shape } => {
+            world.apply(KINDS[*kind], make(KINDS[*kind], *name, *shape))
+        }
         Step::Delete { kind, name } => world.delete(KINDS[*kind], &name_of(KINDS[*kind], *name)),
         Step::Reset { kind, kept, shape } => {
             let kind = KINDS[*kind];
             let names = (0..4u8).filter(|name| kept >> name & 1 == 1);
-            let objects: Vec<Value> = names.map(|name| make(kind, name, shape.wrapping_mul(name + 1))).collect();
+            let objects: Vec<Value> = names
+                .map(|name| make(kind, name, shape.wrapping_mul(name + 1)))
+                .collect();
             reset(world, kind, objects);
         }
         Step::Read { client } => {
@@ -136,10 +195,11 @@ fn reset(world: &World, kind: &str, objects: Vec<Value>) {
 }
 
 /// How the clients of a test ask: port, node.
-const ASKED: [(u16, Option<&str>); 4] = [(80, None), (80, Some("n0")), (80, Some("n1")), (8080, None)];
+const ASKED: [(u16, Option<&str>); 4] =
+    [(80, None), (80, Some("n0")), (80, Some("n1")), (8080, None)];
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn a_replayed_stream_equals_a_fresh_one(steps in prop::collection::vec(step(), 1..60)) {

@@ -1,0 +1,631 @@
+//! The gRPC service with a real client and a real server in one process; objects go straight into
+//! the index.
+
+use std::{net::SocketAddr, time::Duration};
+
+use linkerd_api::proto::destination::{
+    DestinationProfile, GetDestination, Update, destination_client::DestinationClient, update,
+};
+use linkerd_destination::{
+    CallMetrics, Clusters, Config, Discovery, Index, Metrics, Server, serve,
+};
+use linkerd_k8s::{EndpointSlice, Index as _, Key, Pod, Service, ServiceProfile};
+use linkerd_runtime::{drain, ready::Readiness};
+use serde_json::json;
+use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
+use tonic::{Code, Status, Streaming, transport::Channel};
+
+#[path = "../src/fixture.rs"]
+mod fixture;
+
+use fixture::*;
+
+/// Much longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What a proxy grants the first message.
+const FIRST_MESSAGE: Duration = Duration::from_secs(3);
+
+struct Running {
+    discovery: Discovery,
+    clusters: Clusters,
+    ready: Readiness,
+    client: DestinationClient<Channel>,
+    addr: SocketAddr,
+    drain: drain::Signal,
+    server: JoinHandle<()>,
+}
+
+impl Running {
+    async fn start() -> Self {
+        let discovery = Discovery::new(Config::default(), Metrics::default());
+        let (signal, watch) = drain::channel();
+        let ready = Readiness::new();
+        let clusters = Clusters::default();
+        let server = Server::new(
+            discovery.clone(),
+            clusters.clone(),
+            ready.clone(),
+            watch.clone(),
+            CallMetrics::unregistered(),
+        );
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let addr = listener.local_addr().expect("bound");
+        let server = linkerd_runtime::spawn("server", async move {
+            serve(server, listener, watch).await.expect("serves");
+        });
+        let client = DestinationClient::connect(format!("http://{addr}"))
+            .await
+            .expect("connects");
+        Self {
+            discovery,
+            clusters,
+            ready,
+            client,
+            addr,
+            drain: signal,
+            server,
+        }
+    }
+
+    async fn with_web() -> Self {
+        let running = Self::start().await;
+        running.index(|index| {
+            index.apply(object::<Service>(service("10.0.0.1")));
+            index.apply(object::<EndpointSlice>(slice(
+                "web-1",
+                &[to_pod("a", "10.1.0.1")],
+            )));
+            index.apply(object::<Pod>(pod("a", "10.1.0.1")));
+        });
+        running
+    }
+
+    fn index(&self, change: impl FnOnce(&mut Index)) {
+        change(&mut self.discovery.index().lock());
+    }
+
+    async fn get(&mut self, path: &str, token: &str) -> Result<Streaming<Update>, Status> {
+        let request = GetDestination {
+            path: path.to_owned(),
+            context_token: token.to_owned(),
+            ..GetDestination::default()
+        };
+        self.client
+            .get(request)
+            .await
+            .map(tonic::Response::into_inner)
+    }
+
+    async fn profile(
+        &mut self,
+        path: &str,
+        token: &str,
+    ) -> Result<Streaming<DestinationProfile>, Status> {
+        let request = GetDestination {
+            path: path.to_owned(),
+            context_token: token.to_owned(),
+            ..GetDestination::default()
+        };
+        self.client
+            .get_profile(request)
+            .await
+            .map(tonic::Response::into_inner)
+    }
+}
+
+async fn next<T>(stream: &mut Streaming<T>) -> T {
+    let message = timeout(PATIENCE, stream.message())
+        .await
+        .expect("a message in time");
+    message.expect("no error").expect("the stream is open")
+}
+
+/// Reads updates until the replayed state is as wanted.
+async fn until(
+    stream: &mut Streaming<Update>,
+    seen: &mut Replay,
+    wanted: impl Fn(&Replay) -> bool,
+) {
+    while !wanted(seen) {
+        seen.update(next(stream).await);
+    }
+}
+
+const WEB: &str = "web.ns.svc.cluster.local:80";
+
+#[tokio::test]
+async fn endpoints_follow_the_objects() {
+    let mut running = Running::with_web().await;
+    let mut stream = running
+        .get(WEB, r#"{"ns":"ns","nodeName":"node-1"}"#)
+        .await
+        .expect("a stream");
+    let mut seen = Replay::default();
+    seen.update(next(&mut stream).await);
+    assert_eq!(seen.addresses(), ["10.1.0.1:8080".to_owned()].into());
+
+    running.index(|index| {
+        index.apply(object::<Pod>(pod("b", "10.1.0.2")));
+        let both = [to_pod("a", "10.1.0.1"), to_pod("b", "10.1.0.2")];
+        index.apply(object::<EndpointSlice>(slice("web-1", &both)));
+    });
+    until(&mut stream, &mut seen, |seen| seen.endpoints.len() == 2).await;
+
+    running.index(|index| {
+        linkerd_k8s::Index::<EndpointSlice>::delete(index, &Key::new("ns", "web-1"))
+    });
+    until(&mut stream, &mut seen, |seen| seen.endpoints.is_empty()).await;
+    assert_eq!(seen.exists, Some(true));
+}
+
+/// Whatever is asked for, something is said before a proxy gives up.
+#[tokio::test]
+async fn the_first_message_comes_in_time() {
+    let mut running = Running::with_web().await;
+    running.index(|index| {
+        index.apply(object::<Service>(with(
+            service("10.0.0.2"),
+            json!({"metadata": {"name": "empty"}}),
+        )));
+    });
+    for path in [
+        WEB,
+        "empty.ns.svc.cluster.local",
+        "web.ns.svc.cluster.local:9999",
+        "x.web.ns.svc.cluster.local:80",
+    ] {
+        let mut stream = running.get(path, "").await.expect("a stream");
+        timeout(FIRST_MESSAGE, next(&mut stream))
+            .await
+            .unwrap_or_else(|_| panic!("{path}"));
+    }
+    for path in [
+        WEB,
+        "10.0.0.1:80",
+        "10.0.0.1:81",
+        "10.1.0.1:8080",
+        "[fd00::1]:80",
+        "8.8.8.8:53",
+        "empty.ns.svc.cluster.local",
+    ] {
+        let mut stream = running.profile(path, "ns:other").await.expect("a stream");
+        timeout(FIRST_MESSAGE, next(&mut stream))
+            .await
+            .unwrap_or_else(|_| panic!("{path}"));
+    }
+}
+
+#[tokio::test]
+async fn an_empty_service_is_said_to_be_empty() {
+    let mut running = Running::start().await;
+    running.index(|index| index.apply(object::<Service>(service("10.0.0.1"))));
+    let mut stream = running.get(WEB, "").await.expect("a stream");
+    match next(&mut stream).await.update {
+        Some(update::Update::NoEndpoints(none)) => assert!(none.exists),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Spec 2.1 and 2.2: what is refused, and how.
+#[tokio::test]
+async fn refusals_of_get() {
+    let mut running = Running::with_web().await;
+    let labelled = |name: &str, labels: serde_json::Value| {
+        object::<Service>(with(
+            service("None"),
+            json!({"metadata": {"name": name, "labels": labels}}),
+        ))
+    };
+    running.index(|index| {
+        index.apply(object::<Service>(
+            json!({"metadata": {"namespace": "ns", "name": "ext"},
+            "spec": {"type": "ExternalName", "externalName": "example.com"}}),
+        ));
+        let cluster = "multicluster.linkerd.io/remote-discovery";
+        index.apply(labelled("nameless", json!({cluster: "east"})));
+        index.apply(labelled(
+            "far",
+            json!({cluster: "east", "multicluster.linkerd.io/remote-service": "web"}),
+        ));
+    });
+    for (path, code, message) in [
+        ("", Code::InvalidArgument, "Invalid authority: "),
+        (
+            "web.ns.svc.cluster.local:0",
+            Code::InvalidArgument,
+            "Invalid authority: web.ns.svc.cluster.local:0",
+        ),
+        (
+            "web.ns.svc.cluster.local:65536",
+            Code::InvalidArgument,
+            "Invalid authority: web.ns.svc.cluster.local:65536",
+        ),
+        (
+            "web.ns.svc.cluster.local:http",
+            Code::InvalidArgument,
+            "Invalid authority: web.ns.svc.cluster.local:http",
+        ),
+        (
+            "web.ns.svc.cluster.local.:80",
+            Code::InvalidArgument,
+            "Invalid authority: web.ns.svc.cluster.local.:80",
+        ),
+        (
+            "example.com:80",
+            Code::InvalidArgument,
+            "Invalid authority: example.com:80",
+        ),
+        (
+            "a.b.web.ns.svc.cluster.local",
+            Code::InvalidArgument,
+            "Invalid authority: a.b.web.ns.svc.cluster.local",
+        ),
+        (
+            "fd00::1",
+            Code::InvalidArgument,
+            "Invalid authority: fd00::1",
+        ),
+        (
+            "[fd00::1]:80",
+            Code::InvalidArgument,
+            "IP queries not supported by Get API: host=fd00::1",
+        ),
+        (
+            "10.0.0.1:80",
+            Code::InvalidArgument,
+            "IP queries not supported by Get API: host=10.0.0.1",
+        ),
+        (
+            "ext.ns.svc.cluster.local:80",
+            Code::InvalidArgument,
+            "Invalid authority: ext.ns.svc.cluster.local:80",
+        ),
+        (
+            "nobody.ns.svc.cluster.local:80",
+            Code::NotFound,
+            "Service nobody.ns not found",
+        ),
+        (
+            "web.nowhere.svc.cluster.local:80",
+            Code::NotFound,
+            "Service web.nowhere not found",
+        ),
+        (
+            "nameless.ns.svc.cluster.local:80",
+            Code::FailedPrecondition,
+            "Remote discovery service missing remote service name nameless.ns.svc.cluster.local:80",
+        ),
+        (
+            "far.ns.svc.cluster.local:80",
+            Code::NotFound,
+            "Remote cluster not found: east",
+        ),
+    ] {
+        let status = running.get(path, "").await.expect_err(path);
+        assert_eq!((status.code(), status.message()), (code, message), "{path}");
+    }
+}
+
+/// Spec 3.1: what is refused, and how.
+#[tokio::test]
+async fn refusals_of_get_profile() {
+    let mut running = Running::with_web().await;
+    running.index(|index| {
+        index.apply(object::<Service>(
+            json!({"metadata": {"namespace": "ns", "name": "ext"},
+            "spec": {"type": "ExternalName", "externalName": "example.com"}}),
+        ));
+        index.apply(object::<Pod>(pod("twin", "10.1.0.1")));
+        index.apply(object::<Service>(with(
+            service("10.0.0.1"),
+            json!({"metadata": {"name": "twin"}}),
+        )));
+    });
+    for (path, code, message) in [
+        (
+            "example.com:80",
+            Code::InvalidArgument,
+            "Invalid authority: example.com:80",
+        ),
+        (
+            "10.0.0.1:0",
+            Code::InvalidArgument,
+            "Invalid authority: 10.0.0.1:0",
+        ),
+        (
+            "ext.ns.svc.cluster.local:80",
+            Code::InvalidArgument,
+            "Invalid authority: ext.ns.svc.cluster.local:80",
+        ),
+        (
+            "nobody.ns.svc.cluster.local:80",
+            Code::NotFound,
+            "Service nobody.ns not found",
+        ),
+        (
+            "x.web.ns.svc.cluster.local:80",
+            Code::NotFound,
+            "no pod found in Service web.ns for hostname x",
+        ),
+        (
+            "10.0.0.1:80",
+            Code::FailedPrecondition,
+            "found 2 services with conflicting cluster IP 10.0.0.1",
+        ),
+        (
+            "10.1.0.1:80",
+            Code::FailedPrecondition,
+            "found 2 pods with a conflicting pod network IP 10.1.0.1",
+        ),
+    ] {
+        let status = running.profile(path, "").await.expect_err(path);
+        assert_eq!((status.code(), status.message()), (code, message), "{path}");
+    }
+}
+
+/// A token nobody can read costs a log line, never discovery.
+#[tokio::test]
+async fn any_token_will_do() {
+    let mut running = Running::with_web().await;
+    for token in [
+        "",
+        "ns:shop",
+        "{",
+        "[]",
+        r#"{"ns":1}"#,
+        "\u{0}\u{7f}",
+        r#"{"nodeName":"nowhere"}"#,
+    ] {
+        let mut stream = running.get(WEB, token).await.expect("a stream");
+        let mut seen = Replay::default();
+        seen.update(next(&mut stream).await);
+        assert_eq!(seen.endpoints.len(), 1, "{token:?}");
+    }
+}
+
+#[tokio::test]
+async fn profiles_follow_the_objects() {
+    let mut running = Running::with_web().await;
+    let mut stream = running
+        .profile("10.0.0.1:80", r#"{"ns":"shop"}"#)
+        .await
+        .expect("a stream");
+    let profile = next(&mut stream).await;
+    assert_eq!(profile.fully_qualified_name, "web.ns.svc.cluster.local");
+    assert!(profile.routes.is_empty());
+    running.index(|index| {
+        index.apply(object::<ServiceProfile>(json!({
+            "metadata": {"namespace": "shop", "name": "web.ns.svc.cluster.local"},
+            "spec": {"routes": [{"name": "all", "condition": {"pathRegex": ".*"}}]},
+        })));
+    });
+    assert_eq!(next(&mut stream).await.routes.len(), 1);
+    running.index(|index| linkerd_k8s::Index::<Service>::delete(index, &Key::new("ns", "web")));
+    let end = timeout(PATIENCE, stream.message()).await.expect("in time");
+    assert!(matches!(end, Ok(None)), "the stream ends well: {end:?}");
+}
+
+#[tokio::test]
+async fn a_service_of_a_linked_cluster() {
+    let mut running = Running::start().await;
+    let remote_config = Config {
+        trust_domain: "east.td".to_owned(),
+        cluster_domain: "east.local".to_owned(),
+        ..Config::default()
+    };
+    let remote = Discovery::new(remote_config, Metrics::default());
+    {
+        let mut index = remote.index().lock();
+        index.apply(object::<Service>(service("10.9.0.1")));
+        // Hints of zones mean nothing from here.
+        let hinted = with(
+            to_pod("a", "10.8.0.1"),
+            json!({"hints": {"forZones": [{"name": "x"}]}}),
+        );
+        index.apply(object::<EndpointSlice>(slice("web-1", &[hinted])));
+        index.apply(object::<Pod>(pod("a", "10.8.0.1")));
+    }
+    running.clusters.insert("east", remote);
+    running.index(|index| {
+        index.apply(object::<Service>(with(
+            service("10.0.0.1"),
+            json!({"metadata": {"name": "web-east", "labels": {
+                "multicluster.linkerd.io/remote-discovery": "east",
+                "multicluster.linkerd.io/remote-service": "web",
+            }}}),
+        )));
+    });
+    let mut stream = running
+        .get("web-east.ns.svc.cluster.local:80", "")
+        .await
+        .expect("a stream");
+    let mut seen = Replay::default();
+    seen.update(next(&mut stream).await);
+    let identity = "sa.ns.serviceaccount.identity.linkerd.east.td";
+    assert_eq!(
+        seen.lines(),
+        [format!(
+            "10.8.0.1:8080 hint=h2 dns={identity} sni={identity}"
+        )]
+    );
+    assert_eq!(seen.set_labels["service"], "web");
+    // Another kind of Service now: the client must ask again.
+    running.index(|index| {
+        index.apply(object::<Service>(with(
+            service("10.0.0.1"),
+            json!({"metadata": {"name": "web-east"}}),
+        )));
+    });
+    let end = timeout(PATIENCE, stream.message()).await.expect("in time");
+    assert!(matches!(end, Ok(None)), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_federated_service() {
+    let mut running = Running::with_web().await;
+    let federated = |local: &str, remote: &str| {
+        object::<Service>(with(
+            service("10.0.0.9"),
+            json!({"metadata": {"name": "web-federated", "annotations": {
+                "multicluster.linkerd.io/local-discovery": local,
+                "multicluster.linkerd.io/remote-discovery": remote,
+            }}}),
+        ))
+    };
+    let east = || {
+        let discovery = Discovery::new(Config::default(), Metrics::default());
+        let mut index = discovery.index().lock();
+        index.apply(object::<Service>(service("10.9.0.1")));
+        index.apply(object::<EndpointSlice>(slice(
+            "web-1",
+            &[to_pod("a", "10.8.0.1")],
+        )));
+        index.apply(object::<Pod>(pod("a", "10.8.0.1")));
+        drop(index);
+        discovery
+    };
+    running.clusters.insert("east", east());
+    running.index(|index| index.apply(federated("web", "web@east,web@west,broken,@,")));
+    let mut stream = running
+        .get("web-federated.ns.svc.cluster.local:80", "")
+        .await
+        .expect("a stream");
+    let mut seen = Replay::default();
+    seen.update(next(&mut stream).await);
+    let both = ["10.1.0.1:8080", "10.8.0.1:8080"].map(str::to_owned);
+    assert_eq!(
+        seen.addresses(),
+        both.into(),
+        "the first set holds all members"
+    );
+    for endpoint in seen.endpoints.values() {
+        assert_eq!(endpoint.metric_labels["service"], "web");
+    }
+
+    // A cluster that is linked later joins, one that is not wanted any more leaves.
+    let west = Discovery::new(Config::default(), Metrics::default());
+    west.index()
+        .lock()
+        .apply(object::<Service>(service("10.9.0.1")));
+    west.index().lock().apply(object::<EndpointSlice>(slice(
+        "web-1",
+        &[to_pod("w", "10.7.0.1")],
+    )));
+    west.index()
+        .lock()
+        .apply(object::<Pod>(pod("w", "10.7.0.1")));
+    running.clusters.insert("west", west);
+    until(&mut stream, &mut seen, |seen| seen.endpoints.len() == 3).await;
+    running.index(|index| index.apply(federated("web", "web@west")));
+    until(&mut stream, &mut seen, |seen| {
+        !seen.addresses().contains("10.8.0.1:8080")
+    })
+    .await;
+    assert_eq!(seen.endpoints.len(), 2);
+    running.index(|index| index.apply(federated("", "web@west")));
+    until(&mut stream, &mut seen, |seen| seen.endpoints.len() == 1).await;
+
+    running.index(|index| {
+        linkerd_k8s::Index::<Service>::delete(index, &Key::new("ns", "web-federated"))
+    });
+    let end = timeout(PATIENCE, stream.message()).await.expect("in time");
+    assert!(matches!(end, Ok(None)), "{end:?}");
+}
+
+#[tokio::test]
+async fn nothing_is_answered_from_an_index_that_is_not_filled() {
+    let mut running = Running::with_web().await;
+    let block = running.ready.block("pods");
+    let status = running.get(WEB, "").await.expect_err("not yet");
+    assert_eq!(status.code(), Code::Unavailable);
+    // One that arrives early is answered as soon as the index is filled.
+    let ready = running.ready.clone();
+    let mut early = running.client.clone();
+    let addr = running.addr;
+    let asked = linkerd_runtime::spawn("early", async move {
+        let request = GetDestination {
+            path: WEB.to_owned(),
+            ..GetDestination::default()
+        };
+        early.get(request).await.map(|_| addr)
+    });
+    drop(block);
+    timeout(PATIENCE, ready.ready()).await.expect("ready");
+    assert!(
+        timeout(PATIENCE, asked)
+            .await
+            .expect("in time")
+            .expect("task")
+            .is_ok()
+    );
+}
+
+#[tokio::test]
+async fn streams_end_well_when_the_process_drains() {
+    let mut running = Running::with_web().await;
+    let mut endpoints = running.get(WEB, "").await.expect("a stream");
+    let mut profile = running.profile(WEB, "").await.expect("a stream");
+    next(&mut endpoints).await;
+    next(&mut profile).await;
+    linkerd_runtime::spawn("drain", running.drain.drain());
+    let end = timeout(PATIENCE, endpoints.message())
+        .await
+        .expect("in time");
+    assert!(matches!(end, Ok(None)), "{end:?}");
+    let end = timeout(PATIENCE, profile.message()).await.expect("in time");
+    assert!(matches!(end, Ok(None)), "{end:?}");
+    drop((endpoints, profile, running.client));
+    timeout(PATIENCE, running.server)
+        .await
+        .expect("the server ends")
+        .expect("without a panic");
+}
+
+#[tokio::test]
+async fn unknown_methods_are_unimplemented() {
+    let running = Running::start().await;
+    let mut grpc = tonic::client::Grpc::new(
+        Channel::from_shared(format!("http://{}", running.addr))
+            .expect("a URI")
+            .connect()
+            .await
+            .expect("connects"),
+    );
+    grpc.ready().await.expect("ready");
+    let path =
+        http::uri::PathAndQuery::from_static("/io.linkerd.proxy.destination.Destination/Nothing");
+    let codec = tonic_prost::ProstCodec::<GetDestination, Update>::default();
+    let status = grpc
+        .unary(tonic::Request::new(GetDestination::default()), path, codec)
+        .await
+        .expect_err("no such method");
+    assert_eq!(status.code(), Code::Unimplemented);
+}
+
+/// Many readers see the same last state, though some read only now and then.
+#[tokio::test]
+async fn many_readers_see_the_same() {
+    let mut running = Running::with_web().await;
+    let mut streams = Vec::new();
+    for _ in 0..50 {
+        let stream = running.get(WEB, "").await.expect("a stream");
+        streams.push((stream, Replay::default()));
+    }
+    for n in 2..40 {
+        let ip = format!("10.1.0.{n}");
+        running.index(|index| {
+            index.apply(object::<Pod>(pod("a", &ip)));
+            index.apply(object::<EndpointSlice>(slice("web-1", &[to_pod("a", &ip)])));
+        });
+        if let Some((stream, seen)) = streams.get_mut(n) {
+            seen.update(next(stream).await);
+        }
+    }
+    let last = "10.1.0.39:8080".to_owned();
+    for (stream, seen) in &mut streams {
+        until(stream, seen, |seen| {
+            seen.addresses() == [last.clone()].into()
+        })
+        .await;
+    }
+}
