@@ -11,11 +11,13 @@ RUN target="$(uname -m)-unknown-linux-gnu" \
     && cargo build --locked --release --target "$target" \
         --package linkerd-proxy --bin linkerd-proxy \
         --package linkerd-init --bin linkerd-init --bin linkerd-network-validator \
-    && mkdir -p /image/usr/lib/linkerd /image/etc \
+        --package linkerd-runtime --bin linkerd-sleep \
+    && mkdir -p /image/usr/lib/linkerd /image/etc /image/bin \
     && cd "target/$target/release" \
     && cp linkerd-proxy /image/usr/lib/linkerd/linkerd2-proxy \
     && cp linkerd-init /image/usr/lib/linkerd/linkerd2-proxy-init \
     && cp linkerd-network-validator /image/usr/lib/linkerd/linkerd2-network-validator \
+    && cp linkerd-sleep /image/bin/sleep \
     && setcap cap_net_admin,cap_net_raw+eip /image/usr/lib/linkerd/linkerd2-proxy-init \
     && ln -s linkerd2-proxy /image/usr/lib/linkerd/linkerd2-proxy-identity \
     && ln -s linkerd2-proxy /image/usr/lib/linkerd/linkerd-await \

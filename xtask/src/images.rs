@@ -82,6 +82,11 @@ const VALIDATOR: Program = Program {
     bin: "linkerd-network-validator",
     profile: Profile::Release,
 };
+const SLEEP: Program = Program {
+    package: "linkerd-runtime",
+    bin: "linkerd-sleep",
+    profile: Profile::Release,
+};
 const CONTROLLER: Program = Program {
     package: "linkerd-controller",
     bin: "linkerd-controller",
@@ -92,7 +97,7 @@ const CONTROLLER: Program = Program {
 const RECIPES: &[Recipe] = &[
     Recipe {
         name: "proxy",
-        programs: &[PROXY, INIT, VALIDATOR],
+        programs: &[PROXY, INIT, VALIDATOR, SLEEP],
         fill: proxy,
     },
     Recipe {
@@ -191,6 +196,7 @@ fn proxy(image: Image, programs: &Programs) -> Result<Image> {
         )
         .symlink("/usr/lib/linkerd/linkerd2-proxy-identity", "linkerd2-proxy")
         .symlink("/usr/lib/linkerd/linkerd-await", "linkerd2-proxy")
+        .file("/bin/sleep", 0o755, programs.get(&SLEEP)?)
         .file(
             "/usr/lib/linkerd/linkerd2-network-validator",
             0o755,
