@@ -76,21 +76,28 @@ fn inherit_cpuset(root: &Path, path: &str) -> Result<()> {
 
 /// Removes a cluster's groups; their processes have ended. Gives how many there were.
 pub(crate) fn down(cluster: &str) -> Result<usize> {
+    remove(&format!("{ROOT}/{cluster}"))
+}
+
+/// Removes the groups of a node that died: kubelet would look for their containers, long.
+pub(crate) fn clear(cluster: &str, node: u8) -> Result<()> {
+    remove(node_path(cluster, node).trim_start_matches('/')).map(drop)
+}
+
+fn remove(path: &str) -> Result<usize> {
     let mut removed = 0;
     for hierarchy in hierarchies()? {
-        let root = hierarchy.dir.join(ROOT);
-        let dir = root.join(cluster);
+        let dir = hierarchy.dir.join(path);
         if !dir.exists() {
             continue;
         }
-        ui::wait_for(
-            &format!("the end of {}", dir.display()),
-            Duration::from_secs(20),
-            || Ok(remove_tree(&dir)?.then_some(())),
-        )?;
+        let what = format!("the end of {}", dir.display());
+        ui::wait_for(&what, Duration::from_secs(20), || {
+            Ok(remove_tree(&dir)?.then_some(()))
+        })?;
         removed += 1;
         // Only succeeds when no other cluster is there.
-        let _ = fs::remove_dir(&root);
+        let _ = fs::remove_dir(hierarchy.dir.join(ROOT));
     }
     Ok(removed)
 }

@@ -66,8 +66,12 @@ fn node_up(spec: &Spec, node: u8, hub: &str) -> Result<()> {
     let port = format!("node{node}");
     ensure_netns(&netns)?;
     ip(&["-n", &netns, "link", "set", "lo", "up"])?;
+    // Always the same address: neighbours that remember it need not forget it when a node is
+    // made anew.
+    let hardware = hardware_address(spec, node);
     ip(&[
-        "-n", &netns, "link", "add", "eth0", "type", "veth", "peer", "name", &port, "netns", hub,
+        "-n", &netns, "link", "add", "eth0", "address", &hardware, "type", "veth", "peer", "name",
+        &port, "netns", hub,
     ])?;
     ip(&["-n", hub, "link", "set", &port, "master", "br0", "up"])?;
     let address = format!("{}/{}", spec.node_ip(node), spec.node_net().bits);
@@ -96,6 +100,12 @@ fn node_up(spec: &Spec, node: u8, hub: &str) -> Result<()> {
         [&netns, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"],
     ))?;
     Ok(())
+}
+
+/// Locally administered, and told apart by the node's IPv4 address.
+fn hardware_address(spec: &Spec, node: u8) -> String {
+    let [a, b, c, d] = spec.node_ip(node).octets();
+    format!("02:6c:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
 }
 
 /// Takes away every link and namespace of the cluster; gives what it found.

@@ -110,8 +110,9 @@ fn start_nodes(spec: &Spec, pause: &Path) -> Result<Vec<Node>> {
     let mut nodes = Vec::new();
     for number in spec.node_numbers() {
         if Node::find(spec, number)?.is_none() {
-            // A network of a node that died has rules and routes of its past.
+            // What a node that died left has rules, routes and groups of its past.
             network::remove_netns(&spec.node_netns(number))?;
+            cgroups::clear(&spec.name, number)?;
         }
     }
     network::up(spec)?;
