@@ -80,3 +80,6 @@ impl Policies {
         Box::pin(updates.take_until(Box::pin(async move { drain.signaled().await })))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 pub(crate) mod authentication;
 pub(crate) mod authorization;
 pub(crate) mod egress;
+mod metrics;
 pub(crate) mod rate_limit;
 pub(crate) mod route;
 pub(crate) mod server;
@@ -30,6 +31,7 @@ pub(crate) mod service;
 mod store;
 pub(crate) mod workload;
 
+pub use self::metrics::Sizes;
 pub(crate) use self::store::{Store, Table};
 use self::{route::ParentId, workload::WorkloadId};
 use crate::{

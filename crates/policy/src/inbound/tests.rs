@@ -8,6 +8,9 @@ use crate::{
 use linkerd_core::policy::inbound::{IdentityMatch, RateOverride};
 use serde_json::{Value, json};
 
+/// Networks and authentication of the one authorization there is.
+type Grant = (Vec<Network>, Authentication);
+
 fn name(server: &Server) -> &str {
     match &server.origin {
         Origin::Default(name) => name,
@@ -357,7 +360,7 @@ fn server_authorizations() {
     let inside = cluster.as_networks();
     let by_name = || json!({"name": "s"});
     let tls = Authentication::TlsAuthenticated;
-    let cases: Vec<(&str, Value, Value, Option<(Vec<Network>, Authentication)>)> = vec![
+    let cases: Vec<(&str, Value, Value, Option<Grant>)> = vec![
         (
             "by name",
             by_name(),
@@ -485,7 +488,7 @@ fn authorization_policies() {
     let exact =
         |name: &str| Authentication::TlsAuthenticated(vec![IdentityMatch::Exact(name.to_owned())]);
     let open = Authentication::Unauthenticated;
-    let cases: Vec<(&str, Value, Value, Option<(Vec<Network>, Authentication)>)> = vec![
+    let cases: Vec<(&str, Value, Value, Option<Grant>)> = vec![
         (
             "server, nobody asked",
             target(),

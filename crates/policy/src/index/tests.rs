@@ -170,11 +170,14 @@ impl<T> Seen<T> {
     }
 }
 
+/// What a client asks about, and its stream while it has one.
+type Client<K, T> = (K, Option<Seen<T>>);
+
 /// Clients that look up again when their stream ends, as proxies do.
 #[derive(Default)]
 struct Clients {
-    inbound: Vec<((WorkloadId, u16), Option<Seen<Server>>)>,
-    outbound: Vec<((&'static str, Lookup), Option<Seen<Policy>>)>,
+    inbound: Vec<Client<(WorkloadId, u16), Server>>,
+    outbound: Vec<Client<(&'static str, Lookup), Policy>>,
 }
 
 impl Clients {

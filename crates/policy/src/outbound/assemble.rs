@@ -57,7 +57,7 @@ pub(super) fn policy(store: &Store, cluster: &Cluster, client: &str, target: &Ta
         .filter(|_| target.is_egress());
     let traffic = service
         .map(|service| &service.traffic)
-        .or(egress.map(|egress| &egress.traffic));
+        .or_else(|| egress.map(|egress| &egress.traffic));
     let scene = Scene {
         store,
         cluster,
@@ -283,7 +283,7 @@ impl Scene<'_> {
         let mut parents = head.parents.iter().filter(|parent| {
             let on_port = parent
                 .port
-                .map_or(!self.target.is_egress(), |wanted| wanted == port);
+                .map_or_else(|| !self.target.is_egress(), |wanted| wanted == port);
             parent.id == self.parent && on_port
         });
         visible && parents.any(|parent| accepts(self.store, head, parent).is_ok())
@@ -415,7 +415,7 @@ impl Scene<'_> {
             section: String::new(),
             port: backend
                 .port
-                .or(egress_port.filter(|_| kind == "EgressNetwork")),
+                .or_else(|| egress_port.filter(|_| kind == "EgressNetwork")),
         })
     }
 

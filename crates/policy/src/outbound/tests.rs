@@ -182,11 +182,9 @@ fn the_default_policy_of_a_service() {
     assert_eq!(*timeout, Duration::from_secs(10));
     assert_eq!(named(&opaque[0].origin), "opaq");
     assert_eq!(named(&http.routes[0].origin), "http");
-    for distribution in [&http.routes[0].rules[0].backends] {
-        let found = backends(distribution);
-        assert_eq!(found[0].0, "web.shop.svc.cluster.local:80");
-        assert_eq!(named(&found[0].2.backend.origin), "Service/shop/web:80");
-    }
+    let found = backends(&http.routes[0].rules[0].backends);
+    assert_eq!(found[0].0, "web.shop.svc.cluster.local:80");
+    assert_eq!(named(&found[0].2.backend.origin), "Service/shop/web:80");
     assert_eq!(
         backends(&opaque[0].rules[0].backends)[0].0,
         "web.shop.svc.cluster.local:80"
@@ -535,7 +533,7 @@ fn backends_of_rules() {
         }]
     };
     let web = "web.shop.svc.cluster.local:80";
-    let cases: Vec<(&str, Value, Vec<(&str, Option<u32>, Vec<HttpFilter>)>)> = vec![
+    let cases: Vec<(&str, Value, Vec<Shown>)> = vec![
         ("none: the parent", json!([]), vec![(web, None, vec![])]),
         (
             "a service",
@@ -912,6 +910,9 @@ fn timeouts_and_retries() {
     assert_eq!(rule.timeouts.request, secs(9), "on the default route too");
     assert!(!rule.allow_l5d_request_headers);
 }
+
+/// A backend: where, weight, filters.
+type Shown = (&'static str, Option<u32>, Vec<HttpFilter>);
 
 type Timeouts3 = (Option<Duration>, Option<Duration>, Option<Duration>);
 

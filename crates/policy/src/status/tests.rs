@@ -41,6 +41,9 @@ fn conditions(status: &Value, parent: usize) -> Vec<String> {
     shown.collect()
 }
 
+/// Name, other objects, the route's parent, its rules, its conditions.
+type Case = (&'static str, Vec<Value>, Value, Value, Vec<&'static str>);
+
 #[test]
 fn routes() {
     const ACCEPTED: &str = "Accepted=True/Accepted";
@@ -55,7 +58,7 @@ fn routes() {
     let backend = |backend: Value| json!([{"backendRefs": [backend]}]);
     let egress_backend =
         || json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out"});
-    let cases: Vec<(&str, Vec<Value>, Value, Value, Vec<&str>)> = vec![
+    let cases: Vec<Case> = vec![
         (
             "service",
             vec![service("web", "10.1.0.1")],

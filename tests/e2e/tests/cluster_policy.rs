@@ -1,0 +1,791 @@
+//! Policy against a real API server: an authorization reaches a proxy that watches, statuses are
+//! written by one replica and then by the next, and admission refuses what it should. The
+//! controller runs beside the test and talks to the cluster under test.
+
+use std::{
+    net::{IpAddr, UdpSocket},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use clap::Parser as _;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Client, Config,
+    api::{Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use linkerd_api::proto::inbound::{
+    self, PortSpec, inbound_server_policies_client::InboundServerPoliciesClient,
+};
+use linkerd_e2e::{Kubectl, Namespace};
+use linkerd_k8s::{
+    PortSet, Watches,
+    admission::{self, Handler},
+    crd,
+    watch::{Metrics as WatchMetrics, Running},
+};
+use linkerd_policy::{
+    Index,
+    admission::{PolicyValidator, ServiceProfileValidator},
+    args::{self, Args},
+    grpc::{Metrics, Policies},
+    status::{self, Writer},
+};
+use linkerd_runtime::{drain, ready::Readiness};
+use linkerd_testkit::{ca::Ca, wait_for, wait_for_some};
+use linkerd_tls::ServerFiles;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
+use tonic::{Streaming, transport::Channel};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[derive(clap::Parser)]
+struct Command {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// One replica of the policy controller.
+struct Replica {
+    channel: Channel,
+    drain: drain::Signal,
+    writer: JoinHandle<()>,
+    _watches: Running,
+}
+
+impl Replica {
+    /// Starts against the cluster, with its lease in the test's namespace.
+    async fn start(client: &Client, namespace: &Namespace, identity: &str) -> Self {
+        let lease_namespace = format!("--control-plane-namespace={}", namespace.name());
+        let args = Command::parse_from(["policy", &lease_namespace]).args;
+        let index = Index::new(args.cluster("cluster.local", PortSet::default()));
+        let index = Arc::new(Mutex::new(index));
+        let mut watches = Watches::new();
+        args::subscribe(&index, &mut watches);
+        let ready = Readiness::new();
+        let watches = watches.start(client, &WatchMetrics::unregistered(), &ready);
+        let (signal, watch) = drain::channel();
+
+        let policies = Policies::new(index.clone(), watch.clone(), Metrics::unregistered());
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let addr = listener.local_addr().expect("bound");
+        let router = tonic::transport::Server::builder().add_service(policies.inbound());
+        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        linkerd_runtime::spawn("policy", async move {
+            router.serve_with_incoming(incoming).await
+        });
+
+        let (candidate, leadership) = args.candidate(client.clone(), identity, None);
+        let mut stop = watch;
+        linkerd_runtime::spawn("lease", async move {
+            candidate.run_until(async { stop.signaled().await }).await;
+        });
+        let writer = Writer::new(
+            index,
+            client.clone(),
+            leadership,
+            args.patch_timeout(),
+            status::Metrics::unregistered(),
+        );
+        let writer = linkerd_runtime::spawn("statuses", writer.run());
+        timeout(PATIENCE, ready.ready())
+            .await
+            .unwrap_or_else(|_| panic!("not ready: {:?}", ready.waiting_for()));
+        let channel = Channel::from_shared(format!("http://{addr}")).expect("an address");
+        let channel = channel.connect().await.expect("connects");
+        Self {
+            channel,
+            drain: signal,
+            writer,
+            _watches: watches,
+        }
+    }
+
+    /// Gives the lease back and goes away.
+    async fn stop(self) {
+        self.writer.abort();
+        drop(self.channel);
+        // Only the lease is waited for: the server of this test has no end of its own.
+        let _ = self.drain.drain_within(Duration::from_secs(5)).await;
+    }
+}
+
+async fn connect(kubectl: &Kubectl) -> Client {
+    let kubeconfig = Kubeconfig::read_from(kubectl.kubeconfig()).expect("a kubeconfig");
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .expect("a cluster");
+    let client = Client::try_from(config).expect("a client");
+    install_definitions(&client).await;
+    client
+}
+
+/// Other tests may do the same at the same time; they mean the same.
+async fn install_definitions(client: &Client) {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let params = PatchParams::apply("linkerd-e2e").force();
+    for mut definition in crd::all() {
+        let name = format!("{}.{}", definition.spec.names.plural, definition.spec.group);
+        definition.metadata.name = Some(name.clone());
+        api.patch(&name, &params, &Patch::Apply(&definition))
+            .await
+            .expect("installs a definition");
+    }
+}
+
+/// kubectl blocks; the replicas beside it must go on.
+async fn blocking<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    tokio::task::block_in_place(work)
+}
+
+/// A pod no node will ever run: policy needs only the object.
+fn pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name, "linkerd.io/control-plane-ns": "linkerd"}},
+        "spec": {
+            "nodeSelector": {"linkerd-rs/nowhere": "true"},
+            "containers": [{"name": "app", "image": "none", "ports": [{"name": "http", "containerPort": 8080}]}],
+        },
+    })
+}
+
+fn policy(version: &str, kind: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": format!("policy.linkerd.io/{version}"),
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    })
+}
+
+fn server(name: &str) -> Value {
+    policy(
+        "v1beta3",
+        "Server",
+        name,
+        json!({"podSelector": {"matchLabels": {"app": "web"}}, "port": "http", "proxyProtocol": "HTTP/1"}),
+    )
+}
+
+async fn until(
+    stream: &mut Streaming<inbound::Server>,
+    what: &str,
+    wanted: impl Fn(&inbound::Server) -> bool,
+) {
+    let since = Instant::now();
+    loop {
+        let left = PATIENCE.saturating_sub(since.elapsed());
+        let message = timeout(left, stream.message())
+            .await
+            .unwrap_or_else(|_| panic!("not in time: {what}"));
+        let server = message.expect("no error").expect("the stream is open");
+        if wanted(&server) {
+            return;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_authorization_reaches_a_watching_client() {
+    let kubectl = Kubectl::from_env();
+    let client = connect(&kubectl).await;
+    let namespace = Namespace::create(&kubectl, "policy-inbound");
+    let replica = Replica::start(&client, &namespace, "one").await;
+    blocking(|| namespace.apply(&pod("web"))).await;
+
+    let mut policies = InboundServerPoliciesClient::new(replica.channel.clone());
+    let spec = PortSpec {
+        workload: format!(r#"{{"ns":"{}","pod":"web"}}"#, namespace.name()),
+        port: 8080,
+    };
+    let since = Instant::now();
+    let mut stream = loop {
+        match policies.watch_port(spec.clone()).await {
+            Ok(stream) => break stream.into_inner(),
+            Err(status) => {
+                assert_eq!(status.code(), tonic::Code::NotFound, "{status}");
+                assert!(since.elapsed() < PATIENCE, "the pod is never seen");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    };
+    until(&mut stream, "the default", |server| {
+        server.labels["kind"] == "default"
+    })
+    .await;
+
+    blocking(|| namespace.apply(&server("http"))).await;
+    until(&mut stream, "the Server", |server| {
+        server.labels["name"] == "http" && server.authorizations.is_empty()
+    })
+    .await;
+
+    let target = json!({"group": "policy.linkerd.io", "kind": "Server", "name": "http"});
+    let grant = policy(
+        "v1alpha1",
+        "AuthorizationPolicy",
+        "clients",
+        json!({
+            "targetRef": target,
+            "requiredAuthenticationRefs": [{"kind": "ServiceAccount", "name": "front"}],
+        }),
+    );
+    blocking(|| namespace.apply(&grant)).await;
+    until(&mut stream, "the authorization", |server| {
+        server.authorizations.len() == 1
+    })
+    .await;
+
+    blocking(|| {
+        namespace.run(&[
+            "delete",
+            "authorizationpolicies.policy.linkerd.io",
+            "clients",
+        ])
+    })
+    .await;
+    until(&mut stream, "its end", |server| {
+        server.authorizations.is_empty()
+    })
+    .await;
+
+    blocking(|| namespace.run(&["delete", "pod", "web", "--force", "--grace-period=0"])).await;
+    let end = timeout(PATIENCE, async {
+        while let Ok(Some(_)) = stream.message().await {}
+    })
+    .await;
+    assert!(end.is_ok(), "the stream ends with the pod");
+    replica.stop().await;
+}
+
+fn conditions(namespace: &Namespace, object: &str, path: &str) -> Option<Vec<String>> {
+    let (found, text) = namespace.try_run(&["get", object, "--output=json"]);
+    if !found {
+        return None;
+    }
+    let object: Value = serde_json::from_str(&text).ok()?;
+    let list = object.pointer(path)?.as_array()?;
+    let shown = list.iter().map(|condition| {
+        let field = |name: &str| condition[name].as_str().unwrap_or_default();
+        format!("{}={}/{}", field("type"), field("status"), field("reason"))
+    });
+    Some(shown.collect())
+}
+
+fn route(parent: &str) -> Value {
+    policy(
+        "v1beta3",
+        "HTTPRoute",
+        "route",
+        json!({
+            "parentRefs": [{"group": "core", "kind": "Service", "name": parent, "port": 80}],
+            "rules": [{"backendRefs": [{"name": "web", "port": 80}]}],
+        }),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statuses_are_written_by_one_replica_and_then_by_the_next() {
+    const PARENT: &str = "/status/parents/0/conditions";
+    let kubectl = Kubectl::from_env();
+    let client = connect(&kubectl).await;
+    let namespace = Namespace::create(&kubectl, "policy-status");
+    let expect = async |object: &str, path: &str, expected: &[&str]| {
+        blocking(|| {
+            let mut last = None;
+            let what = format!("{object} to have {expected:?}");
+            wait_for(PATIENCE, &what, || {
+                last = conditions(&namespace, object, path);
+                last.as_deref().is_some_and(|found| found == expected)
+            });
+        })
+        .await;
+    };
+    let holder = || {
+        let lease = namespace.try_run(&[
+            "get",
+            "lease",
+            "policy-controller-write",
+            "--output=jsonpath={.spec.holderIdentity}",
+        ]);
+        Some(lease.1).filter(|holder| lease.0 && !holder.is_empty())
+    };
+    let one = Replica::start(&client, &namespace, "one").await;
+    assert_eq!(
+        blocking(|| wait_for_some(PATIENCE, "a leader", holder)).await,
+        "one"
+    );
+    let two = Replica::start(&client, &namespace, "two").await;
+
+    blocking(|| {
+        namespace.apply(&json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}));
+        namespace.apply(&route("web"));
+        namespace.apply(&server("http"));
+        namespace.apply(&policy("v1alpha1", "HTTPLocalRateLimitPolicy", "limit", json!({
+            "targetRef": {"group": "policy.linkerd.io", "kind": "Server", "name": "http"},
+            "total": {"requestsPerSecond": 10},
+        })));
+        namespace.apply(&policy("v1alpha1", "EgressNetwork", "inside", json!({"trafficPolicy": "Allow", "networks": [{"cidr": "10.0.0.0/16"}]})));
+        namespace.apply(&policy("v1alpha1", "EgressNetwork", "outside", json!({"trafficPolicy": "Deny"})));
+    })
+    .await;
+    expect(
+        "httproutes.policy.linkerd.io/route",
+        PARENT,
+        &["Accepted=True/Accepted", "ResolvedRefs=True/ResolvedRefs"],
+    )
+    .await;
+    expect(
+        "httplocalratelimitpolicies/limit",
+        "/status/conditions",
+        &["Accepted=True/Accepted"],
+    )
+    .await;
+    expect(
+        "egressnetworks/inside",
+        "/status/conditions",
+        &["Accepted=False/EgressReasonNetworkOverlap"],
+    )
+    .await;
+    expect(
+        "egressnetworks/outside",
+        "/status/conditions",
+        &["Accepted=True/Accepted"],
+    )
+    .await;
+    assert_eq!(
+        blocking(holder).await.as_deref(),
+        Some("one"),
+        "the other replica waits"
+    );
+
+    one.stop().await;
+    blocking(|| {
+        wait_for(PATIENCE, "the other replica to lead", || {
+            holder().as_deref() == Some("two")
+        })
+    })
+    .await;
+    blocking(|| namespace.run(&["delete", "service", "web"])).await;
+    expect(
+        "httproutes.policy.linkerd.io/route",
+        PARENT,
+        &[
+            "Accepted=False/NoMatchingParent",
+            "ResolvedRefs=False/BackendNotFound",
+        ],
+    )
+    .await;
+    blocking(|| namespace.run(&["delete", "servers.policy.linkerd.io", "http"])).await;
+    expect(
+        "httplocalratelimitpolicies/limit",
+        "/status/conditions",
+        &["Accepted=False/NoMatchingTarget"],
+    )
+    .await;
+    two.stop().await;
+}
+
+/// The address this machine has towards the cluster.
+fn own_address(client: &Config) -> IpAddr {
+    let host = client
+        .cluster_url
+        .host()
+        .expect("a host")
+        .trim_matches(['[', ']'])
+        .to_owned();
+    let port = client.cluster_url.port_u16().unwrap_or(443);
+    let socket = UdpSocket::bind(("0.0.0.0", 0)).expect("a socket");
+    socket
+        .connect((host.as_str(), port))
+        .expect("a route to the cluster");
+    socket.local_addr().expect("bound").ip()
+}
+
+fn write_certificate(files: &Path, ca: &Ca, name: &str) {
+    let leaf = ca.leaf(name);
+    let (chain, key) = leaf_pem(&leaf);
+    std::fs::write(files.join("tls.crt"), chain).expect("writes");
+    std::fs::write(files.join("tls.key"), key).expect("writes");
+}
+
+fn leaf_pem(leaf: &linkerd_testkit::ca::Leaf) -> (String, String) {
+    let pem = |label: &str, der: &[u8]| {
+        let text = BASE64.encode(der);
+        let lines: Vec<&str> = (0..text.len())
+            .step_by(64)
+            .map(|at| &text[at..text.len().min(at + 64)])
+            .collect();
+        format!(
+            "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
+            lines.join("\n")
+        )
+    };
+    let chain = leaf
+        .chain
+        .iter()
+        .map(|certificate| pem("CERTIFICATE", certificate))
+        .collect();
+    (chain, pem("PRIVATE KEY", leaf.key.secret_der()))
+}
+
+/// A webhook that runs beside the test, reached through a Service of the test's namespace.
+struct Webhook {
+    files: Arc<ServerFiles>,
+    directory: tempfile::TempDir,
+    host: String,
+    _server: JoinHandle<()>,
+}
+
+impl Webhook {
+    async fn start(
+        namespace: &Namespace,
+        name: &str,
+        ca: &Ca,
+        address: IpAddr,
+        handler: impl Handler,
+    ) -> Self {
+        let host = format!("{name}.{}.svc", namespace.name());
+        let directory = tempfile::tempdir().expect("temporary directory");
+        write_certificate(directory.path(), ca, &host);
+        let paths = ["tls.crt", "tls.key"].map(|file| directory.path().join(file));
+        let [certificate, key] = paths;
+        let files = Arc::new(ServerFiles::load(certificate, key).expect("loads"));
+        let listener = TcpListener::bind((address, 0)).await.expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let config = files.clone();
+        let server = linkerd_runtime::spawn("webhook", async move {
+            admission::serve(
+                listener,
+                move || config.config(),
+                Arc::new(handler),
+                std::future::pending(),
+            )
+            .await;
+        });
+        blocking(|| {
+            namespace.apply(&json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+                "spec": {"ports": [{"name": "https", "port": 443, "targetPort": port}]},
+            }));
+            namespace.apply(&json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
+                "addressType": "IPv4",
+                "ports": [{"name": "https", "port": port}],
+                "endpoints": [{"addresses": [address.to_string()]}],
+            }));
+        })
+        .await;
+        Self {
+            files,
+            directory,
+            host,
+            _server: server,
+        }
+    }
+
+    /// Another certificate, from another CA, without a restart.
+    fn replace_certificate(&self, ca: &Ca) {
+        write_certificate(self.directory.path(), ca, &self.host);
+        wait_for(PATIENCE, "the new certificate", || {
+            self.files.refresh().expect("readable")
+        });
+    }
+}
+
+fn webhook_configuration(namespace: &Namespace, service: &str, groups: &[&str], ca: &Ca) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": format!("{service}-{}", namespace.name())},
+        "webhooks": [{
+            "name": format!("{service}.linkerd.io"),
+            "namespaceSelector": {"matchLabels": {"linkerd-rs/test": namespace.name()}},
+            "clientConfig": {
+                "service": {"name": service, "namespace": namespace.name(), "path": "/"},
+                "caBundle": BASE64.encode(ca.pem()),
+            },
+            "failurePolicy": "Fail",
+            "admissionReviewVersions": ["v1", "v1beta1"],
+            "sideEffects": "None",
+            "rules": [{"operations": ["CREATE", "UPDATE"], "apiGroups": groups, "apiVersions": ["*"], "resources": ["*"]}],
+        }],
+    })
+}
+
+/// What the API server says to an object, without storing it.
+fn dry_run(kubectl: &Kubectl, namespace: &Namespace, object: &Value) -> (bool, String) {
+    let file = tempfile::NamedTempFile::new().expect("temporary file");
+    std::fs::write(file.path(), object.to_string()).expect("writes");
+    let path = file.path().to_str().expect("a path");
+    let done = kubectl.try_run(&[
+        "--namespace",
+        namespace.name(),
+        "create",
+        "--dry-run=server",
+        "-f",
+        path,
+    ]);
+    (
+        done.status.success(),
+        String::from_utf8_lossy(&done.stderr).into_owned(),
+    )
+}
+
+/// Objects the API server's own schemas let through, and the words they are refused with.
+fn refused() -> Vec<(&'static str, Value, &'static str)> {
+    let target = json!({"group": "policy.linkerd.io", "kind": "Server", "name": "s"});
+    let mesh = json!({"group": "policy.linkerd.io", "kind": "MeshTLSAuthentication", "name": "m"});
+    let account = json!({"kind": "ServiceAccount", "name": "a"});
+    let grant = |target: &Value, refs: Value| {
+        policy(
+            "v1alpha1",
+            "AuthorizationPolicy",
+            "x",
+            json!({"targetRef": target, "requiredAuthenticationRefs": refs}),
+        )
+    };
+    let network = |spec: Value| policy("v1alpha1", "NetworkAuthentication", "x", spec);
+    let http = |rule: Value| {
+        policy(
+            "v1beta3",
+            "HTTPRoute",
+            "x",
+            json!({
+                "parentRefs": [{"group": "core", "kind": "Service", "name": "web", "port": 80}], "rules": [rule],
+            }),
+        )
+    };
+    let limit = |spec: Value| {
+        let mut spec = spec;
+        if spec.get("targetRef").is_none() {
+            spec["targetRef"] = target.clone();
+        }
+        policy("v1alpha1", "HTTPLocalRateLimitPolicy", "x", spec)
+    };
+    let mut annotated = http(json!({}));
+    annotated["metadata"]["annotations"] = json!({"retry.linkerd.io/http": "sometimes"});
+    vec![
+        (
+            "another namespace",
+            grant(&json!({"kind": "Namespace", "name": "other"}), json!([])),
+            "cannot target another namespace: other",
+        ),
+        (
+            "two mesh authentications",
+            grant(&target, json!([mesh, mesh])),
+            "only a single MeshTLSAuthentication",
+        ),
+        (
+            "mesh and account",
+            grant(&target, json!([mesh, account])),
+            "may not be set together",
+        ),
+        (
+            "unknown authentication",
+            grant(&target, json!([{"kind": "Pod", "name": "p"}])),
+            "unsupported authentication kind(s): Pod",
+        ),
+        (
+            "unknown target",
+            grant(&json!({"kind": "Pod", "name": "p"}), json!([])),
+            "unsupported target kind",
+        ),
+        (
+            "identity",
+            policy(
+                "v1alpha1",
+                "MeshTLSAuthentication",
+                "x",
+                json!({"identities": ["a..b"]}),
+            ),
+            "neither a DNS name nor a SPIFFE ID",
+        ),
+        (
+            "no network",
+            network(json!({"networks": []})),
+            "at least one network",
+        ),
+        (
+            "negated network",
+            network(json!({"networks": [{"cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"]}]})),
+            "completely negated",
+        ),
+        (
+            "exception outside",
+            network(json!({"networks": [{"cidr": "10.0.0.0/8", "except": ["11.0.0.0/8"]}]})),
+            "does not include exception",
+        ),
+        (
+            "open and mesh TLS",
+            policy(
+                "v1beta1",
+                "ServerAuthorization",
+                "x",
+                json!({"server": {"name": "s"}, "client": {"unauthenticated": true, "meshTLS": {"identities": ["a"]}}}),
+            ),
+            "`unauthenticated` must be false",
+        ),
+        (
+            "access policy",
+            policy(
+                "v1beta3",
+                "Server",
+                "x",
+                json!({"podSelector": {}, "port": 80, "accessPolicy": "everyone"}),
+            ),
+            "Invalid 'accessPolicy' field",
+        ),
+        (
+            "protocol",
+            policy(
+                "v1beta3",
+                "Server",
+                "x",
+                json!({"podSelector": {}, "port": 80, "proxyProtocol": "quic"}),
+            ),
+            "unknown proxyProtocol",
+        ),
+        (
+            "empty egress",
+            policy(
+                "v1alpha1",
+                "EgressNetwork",
+                "x",
+                json!({"trafficPolicy": "Allow", "networks": []}),
+            ),
+            "at least one network",
+        ),
+        (
+            "relative path",
+            http(json!({"matches": [{"path": {"type": "Exact", "value": "a"}}]})),
+            "is not an absolute path",
+        ),
+        (
+            "timeouts",
+            http(json!({"timeouts": {"request": "1s", "backendRequest": "2s"}})),
+            "must not be greater than the request timeout",
+        ),
+        ("annotation", annotated, "retry.linkerd.io/http"),
+        (
+            "egress parent without port",
+            policy(
+                "v1beta3",
+                "HTTPRoute",
+                "x",
+                json!({"parentRefs": [{"kind": "EgressNetwork", "name": "e"}], "rules": []}),
+            ),
+            "without specifying a port",
+        ),
+        (
+            "total of zero",
+            limit(json!({"total": {"requestsPerSecond": 0}})),
+            "must be greater than 0",
+        ),
+        (
+            "rate limit of a Service",
+            limit(json!({"targetRef": {"kind": "Service", "name": "s"}})),
+            "invalid targetRef kind",
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn admission_refuses_what_makes_no_sense() {
+    let kubectl = Kubectl::from_env();
+    let client = connect(&kubectl).await;
+    let kubeconfig = Kubeconfig::read_from(kubectl.kubeconfig()).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .expect("a cluster");
+    let address = own_address(&config);
+    drop(client);
+
+    let mut namespace = Namespace::create(&kubectl, "policy-admission");
+    let ca = Ca::root("first");
+    let policies = Webhook::start(
+        &namespace,
+        "policy-validator",
+        &ca,
+        address,
+        PolicyValidator,
+    )
+    .await;
+    let _profiles = Webhook::start(
+        &namespace,
+        "sp-validator",
+        &ca,
+        address,
+        ServiceProfileValidator,
+    )
+    .await;
+    let groups = ["policy.linkerd.io", "gateway.networking.k8s.io"];
+    let configurations = [
+        webhook_configuration(&namespace, "policy-validator", &groups, &ca),
+        webhook_configuration(&namespace, "sp-validator", &["linkerd.io"], &ca),
+    ];
+    for configuration in &configurations {
+        blocking(|| namespace.apply_attached(configuration)).await;
+    }
+    let refuses = |object: &Value, words: &str| {
+        let (admitted, said) = dry_run(&kubectl, &namespace, object);
+        !admitted && said.contains(words)
+    };
+    let all = refused();
+    // The API server takes a moment to know of a webhook and of its Service.
+    blocking(|| {
+        wait_for(PATIENCE, "the webhook to be asked", || {
+            refuses(&all[0].1, all[0].2)
+        });
+        for (case, object, words) in &all {
+            let (admitted, said) = dry_run(&kubectl, &namespace, object);
+            assert!(!admitted && said.contains(words), "{case}: {said}");
+        }
+        let (admitted, said) = dry_run(&kubectl, &namespace, &server("good"));
+        assert!(admitted, "{said}");
+    })
+    .await;
+
+    let profile = |spec: Value| {
+        json!({
+            "apiVersion": "linkerd.io/v1alpha2", "kind": "ServiceProfile",
+            "metadata": {"name": "web.default.svc.cluster.local"}, "spec": spec,
+        })
+    };
+    let empty = profile(json!({"routes": [{"name": "r", "condition": {}}]}));
+    let budget = profile(
+        json!({"retryBudget": {"retryRatio": 0.2, "minRetriesPerSecond": 1, "ttl": "soon"}}),
+    );
+    let good = profile(json!({"routes": [{"name": "r", "condition": {"method": "GET"}}]}));
+    blocking(|| {
+        wait_for(PATIENCE, "the ServiceProfile webhook to be asked", || {
+            refuses(&empty, "A request match must have a field set")
+        });
+        assert!(refuses(&budget, "RetryBudget: "));
+        let (admitted, said) = dry_run(&kubectl, &namespace, &good);
+        assert!(admitted, "{said}");
+    })
+    .await;
+
+    // A certificate of another CA is picked up while the webhook runs.
+    let next = Ca::root("second");
+    let configuration = webhook_configuration(&namespace, "policy-validator", &groups, &next);
+    blocking(|| {
+        policies.replace_certificate(&next);
+        kubectl.feed(&["apply"], &configuration);
+        wait_for(PATIENCE, "the new certificate to be trusted", || {
+            let (admitted, said) = dry_run(&kubectl, &namespace, &all[0].1);
+            !admitted && said.contains(all[0].2)
+        });
+    })
+    .await;
+}
