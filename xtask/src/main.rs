@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 mod archive;
 mod bench;
 mod cluster;
+mod crds;
 mod demo;
 #[cfg(test)]
 mod house;
@@ -51,6 +52,8 @@ enum Task {
     Demo(demo::Args),
     /// Measurements
     Bench(bench::Args),
+    /// Write the custom resource definitions into the chart
+    Crds,
 }
 
 fn main() -> ExitCode {
@@ -73,5 +76,6 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Test(args) => test::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Crds => crds::run(),
     }
 }

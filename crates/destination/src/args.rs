@@ -121,7 +121,7 @@ fn listen_addr(text: &str) -> Result<SocketAddr, String> {
     full.parse().map_err(|error| format!("{error}"))
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default)]
 struct Params {
     flow_control: Option<Flow>,
@@ -164,16 +164,6 @@ enum Time {
         #[serde(default)]
         nanos: u32,
     },
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Self {
-            flow_control: None,
-            keep_alive: None,
-            internals: Internals::default(),
-        }
-    }
 }
 
 fn http2_params(json: &str) -> Result<Option<Http2Params>, InvalidArgs> {

@@ -44,11 +44,11 @@ struct Credentials {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum Malformed {
     #[error("label {} is missing", labels::CLUSTER_NAME)]
-    NoName,
+    Name,
     #[error("annotation {0} is missing")]
-    NoAnnotation(&'static str),
+    Annotation(&'static str),
     #[error("key kubeconfig is missing")]
-    NoKubeconfig,
+    Kubeconfig,
 }
 
 // === impl Clusters ===
@@ -184,7 +184,7 @@ impl Credentials {
                 .as_ref()
                 .and_then(|all| all.get(name))
                 .cloned();
-            value.ok_or(Malformed::NoAnnotation(name))
+            value.ok_or(Malformed::Annotation(name))
         };
         let name = meta
             .labels
@@ -194,11 +194,11 @@ impl Credentials {
         Ok(Self {
             cluster: name
                 .filter(|name| !name.is_empty())
-                .ok_or(Malformed::NoName)?
+                .ok_or(Malformed::Name)?
                 .clone(),
             trust_domain: annotation(labels::CLUSTER_TRUST_DOMAIN)?,
             cluster_domain: annotation(labels::CLUSTER_DOMAIN)?,
-            kubeconfig: kubeconfig.ok_or(Malformed::NoKubeconfig)?.0.clone(),
+            kubeconfig: kubeconfig.ok_or(Malformed::Kubeconfig)?.0.clone(),
         })
     }
 }

@@ -109,7 +109,6 @@ impl Inner {
             anywhere: false,
         };
         let zones = self.local.zones();
-        let call = self.calls.start("Get");
         match dispatch {
             Dispatch::Local => {
                 let stream = self.local.endpoints(&id, port, client, zones);
@@ -120,7 +119,7 @@ impl Inner {
                         id,
                         port,
                     },
-                    call,
+                    "Get",
                 ))
             }
             Dispatch::Remote { cluster, service } => {
@@ -154,11 +153,11 @@ impl Inner {
                     id: remote_id,
                     port,
                 };
-                Ok(self.serve(Remote { inner, follow }, call))
+                Ok(self.serve(Remote { inner, follow }, "Get"))
             }
             Dispatch::Federated { .. } => {
                 let stream = FederatedStream::new(&self.local, &self.clusters, &id, port, client);
-                Ok(self.serve(stream, call))
+                Ok(self.serve(stream, "Get"))
             }
         }
     }
@@ -210,7 +209,7 @@ impl Inner {
     ) -> Result<ByteStream, Status> {
         match self.local.address(ip, port) {
             AtAddress::Service(id) => self.service_profile(&id, port, None, client, invalid),
-            AtAddress::Profile(stream) => Ok(self.serve(stream, self.calls.start("GetProfile"))),
+            AtAddress::Profile(stream) => Ok(self.serve(stream, "GetProfile")),
             AtAddress::Conflict(message) => Err(Status::failed_precondition(message)),
         }
     }
@@ -224,7 +223,7 @@ impl Inner {
         invalid: &dyn Fn() -> Status,
     ) -> Result<ByteStream, Status> {
         match self.local.service_profile(id, port, name, client) {
-            Ok(stream) => Ok(self.serve(stream, self.calls.start("GetProfile"))),
+            Ok(stream) => Ok(self.serve(stream, "GetProfile")),
             Err(NoService::Unknown) => Err(not_found(id)),
             Err(NoService::ExternalName) => Err(invalid()),
         }
@@ -239,7 +238,8 @@ impl Inner {
         waited.map_err(|_| Status::unavailable("not all watches have been listed yet"))
     }
 
-    fn serve(&self, source: impl Source + 'static, call: Call) -> ByteStream {
+    fn serve(&self, source: impl Source + 'static, method: &'static str) -> ByteStream {
+        let call = self.calls.start(method);
         serve(source, self.wire.clone(), self.drain.clone(), call).boxed()
     }
 }

@@ -201,4 +201,22 @@ mod tests {
             assert_eq!(Token::parse(text), expected, "{name}");
         }
     }
+
+    proptest::proptest! {
+        /// Requests come from anywhere: whatever they hold is read or refused.
+        #[test]
+        fn any_text_is_read_or_refused(text in ".*", near in "[a-z0-9.:\\[\\]-]{0,40}(svc\\.cluster\\.local)?(:[0-9]{0,6})?") {
+            for text in [text, near] {
+                Token::parse(&text);
+                if let Some(authority) = Authority::parse(&text) {
+                    proptest::prop_assert!(authority.port > 0 && !authority.host.is_empty());
+                    if let Some(name) = ServiceName::parse(&authority.host, "cluster.local") {
+                        let instance = name.hostname.map(|it| it + ".").unwrap_or_default();
+                        let printed = format!("{instance}{}.{}.svc.cluster.local", name.service, name.namespace);
+                        proptest::prop_assert_eq!(printed, authority.host);
+                    }
+                }
+            }
+        }
+    }
 }

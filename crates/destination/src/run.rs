@@ -1,7 +1,7 @@
 //! The destination part of a process: what it counts, what it watches, what it serves. The
 //! process gives it a client, the watches it shares with others, and the signals to stop.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kube::Client;
 use linkerd_k8s::{Secret, Watches, lease::Candidate, watch};
@@ -18,6 +18,8 @@ use crate::{
     metrics::Metrics,
     stream::Discovery,
 };
+
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// Discovery and what belongs to it, ready to be fed and served.
 #[derive(Debug)]
@@ -108,6 +110,8 @@ pub async fn serve(
 ) -> Result<(), tonic::transport::Error> {
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     tonic::transport::Server::builder()
+        // A client that vanished does not keep its streams for ever.
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
         .add_service(server)
         .serve_with_incoming_shutdown(incoming, drain.signaled())
         .await

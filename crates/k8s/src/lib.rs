@@ -42,6 +42,7 @@ pub use self::{
 pub use gateway_api;
 pub use k8s_openapi::{
     api::core::v1::Secret,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
 pub use kube;
