@@ -39,7 +39,7 @@ fn join(changes: &[Change]) -> String {
 }
 
 /// Where rules can sit in the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Store {
     Legacy,
     Nft,
@@ -53,7 +53,7 @@ enum Backend {
 }
 
 /// A store and family that holds rules of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     store: Store,
     family: Family,
@@ -108,11 +108,7 @@ impl Run<'_> {
             Backend::Native => self.apply_native(&families)?,
             Backend::Programs(list) => self.apply_programs(&list)?,
         };
-        for place in self
-            .leftovers()?
-            .into_iter()
-            .filter(|place| !made.contains(place))
-        {
+        for place in self.leftovers(&made) {
             let text = format!(
                 "found {} rules of an earlier run in the {} backend: removing them",
                 place.family.label(),
@@ -250,11 +246,8 @@ impl Run<'_> {
         for step in steps.iter().filter(|step| matches!(step, Step::Change(_))) {
             self.log.info(&self.shown(programs, step));
         }
-        let surplus: Vec<&str> = Chain::OURS
-            .iter()
-            .flat_map(|chain| before.observed.jumps_to(*chain).skip(1))
-            .map(|found| found.text.as_str())
-            .collect();
+        let surplus = before.observed.surplus_jumps();
+        let surplus: Vec<&str> = surplus.iter().map(|found| found.text.as_str()).collect();
         self.restore(programs, &echo::restore(&plan, existing, &surplus))?;
 
         self.log.info(&self.shown(programs, &Step::Save));
@@ -382,65 +375,64 @@ impl Run<'_> {
 
     // --- other backends' rules ---
 
-    /// Every store and family that holds rules of ours.
-    fn leftovers(&self) -> Result<Vec<Place>, ApplyError> {
+    /// Every place that holds rules of ours, except those known about.
+    fn leftovers(&self, known: &[Place]) -> Vec<Place> {
         let mut found = Vec::new();
-        match Native::open().and_then(|native| native.chains()) {
-            Ok(chains) => {
-                for family in Family::BOTH {
-                    let any = |table: &str, name: fn(&str) -> bool| {
-                        chains
-                            .iter()
-                            .any(|c| c.family == family && c.table == table && name(&c.name))
-                    };
-                    let ours = |name: &str| Chain::OURS.iter().any(|chain| chain.name() == name);
-                    if any("nat", ours) {
-                        found.push(Place {
-                            store: Store::Nft,
-                            family,
-                        });
-                    }
-                    if any(native::TABLE, |_| true) {
-                        found.push(Place {
-                            store: Store::Native,
-                            family,
-                        });
-                    }
-                }
+        let mut note = |store: Store, family: Family| found.push(Place { store, family });
+        let chains = Native::open()
+            .and_then(|native| native.chains())
+            .unwrap_or_else(|error| {
+                self.log
+                    .debug(&format!("cannot look for nf_tables rules: {error}"));
+                Vec::new()
+            });
+        for chain in chains {
+            let ours = Chain::from_name(&chain.name).is_some_and(|own| Chain::OURS.contains(&own));
+            match chain.table.as_str() {
+                native::TABLE => note(Store::Native, chain.family),
+                "nat" if ours => note(Store::Nft, chain.family),
+                _ => {}
             }
-            Err(error) => self
-                .log
-                .debug(&format!("cannot look for nf_tables rules: {error}")),
         }
         for family in Family::BOTH {
-            if self
-                .legacy_observed(family)?
-                .is_some_and(|(_, seen)| seen.existing().any())
+            let place = Place {
+                store: Store::Legacy,
+                family,
+            };
+            if known.contains(&place) {
+                continue;
+            }
+            if let Some((_, seen)) = self.legacy_observed(family)
+                && seen.existing().any()
             {
-                found.push(Place {
-                    store: Store::Legacy,
-                    family,
-                });
+                note(Store::Legacy, family);
             }
         }
-        Ok(found)
+        found.sort_unstable();
+        found.dedup();
+        found.retain(|place| !known.contains(place));
+        found
     }
 
-    /// The legacy table, looked at only if it exists: looking would create it.
-    fn legacy_observed(&self, family: Family) -> Result<Option<(Programs, Observed)>, ApplyError> {
-        let table = kernel::legacy_nat(family);
+    /// The legacy table, looked at only if it exists: looking would create it. Only root may know
+    /// whether it does, and only a clean-up is worth a new table.
+    fn legacy_observed(&self, family: Family) -> Option<(Programs, Observed)> {
         let programs = Programs::of(Mode::Legacy, family, &self.path);
-        if table == LegacyTable::Absent || !programs.is_complete() {
-            return Ok(None);
+        let worth_it = match kernel::legacy_nat(family) {
+            LegacyTable::Present => true,
+            LegacyTable::Absent => false,
+            LegacyTable::Unknown => self.config.task == Task::Cleanup,
+        };
+        if !worth_it || !programs.is_complete() {
+            return None;
         }
         match programs.observe() {
-            Ok((saved, _)) => Ok(Some((programs, saved.observed))),
+            Ok((saved, _)) => Some((programs, saved.observed)),
             Err(error) => {
-                self.log.debug(&format!(
-                    "cannot look for legacy {} rules: {error}",
-                    family.label()
-                ));
-                Ok(None)
+                let family = family.label();
+                self.log
+                    .debug(&format!("cannot look for legacy {family} rules: {error}"));
+                None
             }
         }
     }
@@ -451,7 +443,7 @@ impl Run<'_> {
             Store::Native => Native::open()?.apply(&[], &[family])?,
             Store::Nft => Native::open()?.remove_iptables(family)?,
             Store::Legacy => {
-                if let Some((programs, seen)) = self.legacy_observed(family)? {
+                if let Some((programs, seen)) = self.legacy_observed(family) {
                     let jumps: Vec<&str> = Chain::OURS
                         .iter()
                         .flat_map(|chain| seen.jumps_to(*chain))
@@ -472,7 +464,7 @@ impl Run<'_> {
         {
             return Err(error.into());
         }
-        let found = self.leftovers()?;
+        let found = self.leftovers(&[]);
         if found.is_empty() {
             self.log.info("no rules of ours were found");
         }
@@ -483,7 +475,7 @@ impl Run<'_> {
                 "removed the {family} rules of the {store} backend"
             ));
         }
-        match self.leftovers()?.first() {
+        match self.leftovers(&[]).first() {
             Some(place) => Err(ApplyError::NotRemoved(place.store.name())),
             None => Ok(()),
         }
@@ -584,11 +576,7 @@ impl Run<'_> {
                 }
             }
         }
-        for place in self
-            .leftovers()?
-            .into_iter()
-            .filter(|place| !wanted.contains(place))
-        {
+        for place in self.leftovers(&wanted) {
             let (family, store) = (place.family.nft_name(), place.store.name());
             lines.push(format!(
                 "{family} - all rules of ours in the {store} backend"

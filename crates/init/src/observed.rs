@@ -1,6 +1,6 @@
 //! What a backend found in the kernel, in one shape for all of them, and its comparison with a plan.
 
-use crate::rules::{Chain, Plan, Rule, Then};
+use crate::rules::{Chain, Plan, Rule, Then, When};
 
 /// One rule found. `rule` is `None` when it is not of a kind this program makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,17 +78,35 @@ impl Observed {
         let has = |chain: Chain| self.chains.iter().any(|name| name == chain.name());
         Existing {
             redirect_chain: has(Chain::ProxyRedirect),
-            redirect_jump: self.jumps_to(Chain::ProxyRedirect).next().is_some(),
+            redirect_jump: self.jump_to(Chain::ProxyRedirect).is_some(),
             output_chain: has(Chain::ProxyOutput),
-            output_jump: self.jumps_to(Chain::ProxyOutput).next().is_some(),
+            output_jump: self.jump_to(Chain::ProxyOutput).is_some(),
         }
     }
 
     /// The rules of the hook that jump to one of our chains.
     pub fn jumps_to(&self, chain: Chain) -> impl Iterator<Item = &Found> {
-        self.rules.iter().filter(move |found| {
-            found.chain == chain.hook().name() && found.target.starts_with(chain.name())
+        self.rules
+            .iter()
+            .filter(move |found| found.chain == chain.hook().name() && found.target == chain.name())
+    }
+
+    /// The jump that sends every packet to one of our chains.
+    pub fn jump_to(&self, chain: Chain) -> Option<&Found> {
+        self.jumps_to(chain).find(|found| {
+            let rule = found.rule.as_ref();
+            rule.is_some_and(|rule| rule.when == When::Any && rule.then == Then::Jump(chain))
         })
+    }
+
+    /// Jumps to our chains beside the one that is needed: doubled or conditional.
+    pub fn surplus_jumps(&self) -> Vec<&Found> {
+        let surplus = |chain: Chain| {
+            let needed = self.jump_to(chain);
+            self.jumps_to(chain)
+                .filter(move |found| !needed.is_some_and(|needed| std::ptr::eq(needed, *found)))
+        };
+        Chain::OURS.into_iter().flat_map(surplus).collect()
     }
 
     /// Foreign rules that take a packet before our jump sees it.
@@ -100,7 +118,7 @@ impl Observed {
                 .iter()
                 .filter(|found| found.chain == chain.hook().name());
             early.extend(
-                hook.take_while(|found| !found.target.starts_with(chain.name()))
+                hook.take_while(|found| found.target != chain.name())
                     .filter(|found| {
                         matches!(found.target.as_str(), "REDIRECT" | "DNAT" | "TPROXY")
                     }),
@@ -128,19 +146,20 @@ impl Observed {
             if !same {
                 changes.extend(chain_changes(&present, &planned, &show));
             }
-            let jumps: Vec<&Found> = self.jumps_to(chain).collect();
-            let planned = plan
-                .rules
-                .iter()
-                .find(|rule| rule.then == Then::Jump(chain));
-            match (jumps.as_slice(), planned) {
-                ([], Some(rule)) => changes.push(Change::Add(show(rule))),
-                ([_, extra @ ..], _) => {
-                    changes.extend(extra.iter().map(|found| Change::Remove(found.text.clone())));
-                }
-                ([], None) => {}
+            if self.jump_to(chain).is_none() {
+                let jump = plan
+                    .rules
+                    .iter()
+                    .find(|rule| rule.then == Then::Jump(chain));
+                changes.extend(jump.map(|rule| Change::Add(show(rule))));
             }
         }
+        let surplus = self.surplus_jumps();
+        changes.extend(
+            surplus
+                .iter()
+                .map(|found| Change::Remove(found.text.clone())),
+        );
         changes
     }
 }

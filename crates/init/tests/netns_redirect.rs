@@ -44,6 +44,7 @@ every_backend!(
     rerun_under_traffic,
     established_connections_survive,
     half_applied_states,
+    odd_jumps,
     foreign_rules_are_kept,
     cleanup_leaves_nothing,
 );
@@ -571,6 +572,46 @@ fn half_applied_states(backend: &str) {
             "{state:?}\n{after}"
         );
     }
+}
+
+/// A jump with a condition, or to a chain with a longer name, is not the jump that is needed.
+fn odd_jumps(backend: &str) {
+    let scene = Scene::new();
+    let netns = &scene.pod.netns;
+    let _proxy = Server::both(netns, 4140, "outbound");
+    let _far = Server::both(&scene.peer.netns, 80, "peer");
+    let lines: &[&str] = match backend {
+        "native" => &[
+            "nft add table ip linkerd_init",
+            "nft add chain ip linkerd_init OUTPUT { type nat hook output priority -100 ; }",
+            "nft add chain ip linkerd_init PROXY_INIT_OUTPUT",
+            "nft add chain ip linkerd_init PROXY_INIT_OUTPUT_X",
+            "nft add rule ip linkerd_init OUTPUT tcp dport 81 jump PROXY_INIT_OUTPUT",
+            "nft add rule ip linkerd_init OUTPUT jump PROXY_INIT_OUTPUT_X",
+        ],
+        _ => &[
+            "IPT -t nat -N PROXY_INIT_OUTPUT",
+            "IPT -t nat -N PROXY_INIT_OUTPUT_X",
+            "IPT -t nat -A OUTPUT -p tcp --dport 81 -j PROXY_INIT_OUTPUT",
+            "IPT -t nat -A OUTPUT -j PROXY_INIT_OUTPUT_X",
+            "IPT -t nat -A OUTPUT -p tcp -g PROXY_INIT_OUTPUT",
+        ],
+    };
+    let program = match backend {
+        "plain" => "iptables".to_owned(),
+        mode => format!("iptables-{mode}"),
+    };
+    for line in lines {
+        let line = line.replace("IPT", &program);
+        let words: Vec<&str> = line.split(' ').collect();
+        netns.output(words[0], &words[1..]);
+    }
+    scene.init(backend, POD);
+    proxied(scene.outward(APP, 80), "outbound", (scene.peer.ip4, 80));
+    let rules = ruleset(netns);
+    assert!(!rules.contains("dport 81"), "{rules}");
+    scene.init(backend, &["--cleanup"]);
+    reached(scene.outward(APP, 80), "peer");
 }
 
 fn foreign_rules_are_kept(backend: &str) {
