@@ -2,7 +2,7 @@
 //! version it was asked in. Bodies, time and connections are bounded.
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header::CONTENT_TYPE};
+use http::{Method, Request, Response, StatusCode, header::CONTENT_TYPE};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -61,6 +61,9 @@ pub enum Verdict {
 
 /// Decides on reviews.
 pub trait Handler: Send + Sync + 'static {
+    /// Whether only `POST /` is a review; anything else is not found.
+    const ROOT_ONLY: bool = false;
+
     fn review(&self, review: Review) -> impl Future<Output = Verdict> + Send;
 }
 
@@ -121,7 +124,12 @@ async fn answer(handler: &impl Handler, body: &[u8]) -> (StatusCode, Bytes) {
     }
 }
 
-async fn respond(handler: &impl Handler, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn respond<H: Handler>(handler: &H, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    if H::ROOT_ONLY && (request.method() != Method::POST || request.uri().path() != "/") {
+        let mut response = Response::new(Full::default());
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        return response;
+    }
     let body = timeout(READ, Limited::new(request.into_body(), MAX_BODY).collect()).await;
     let (status, body) = match body {
         Ok(Ok(body)) => answer(handler, &body.to_bytes()).await,

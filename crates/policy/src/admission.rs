@@ -45,6 +45,8 @@ impl Subject<'_> {
 }
 
 impl Handler for PolicyValidator {
+    const ROOT_ONLY: bool = true;
+
     async fn review(&self, review: Review) -> Verdict {
         match validate(&review) {
             Ok(()) => Verdict::Allow,

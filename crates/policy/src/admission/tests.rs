@@ -2,6 +2,7 @@
 
 use super::*;
 use linkerd_k8s::admission::Kind;
+use proptest::prelude::*;
 use serde_json::json;
 
 fn review(group: &str, kind: &str, spec: Value, annotations: Value) -> Review {
@@ -668,4 +669,93 @@ fn kinds() {
         json!({}),
     ));
     assert_eq!(cased, Ok(()));
+}
+
+/// Any JSON, with field names that mean something here.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "[ -~]{0,12}".prop_map(Value::from),
+        prop::sample::select(vec![
+            "Server",
+            "Service",
+            "10.0.0.0/8",
+            "Exact",
+            "*.a",
+            "spiffe://",
+            "RequestRedirect",
+            "/"
+        ])
+        .prop_map(Value::from),
+    ];
+    let fields = vec![
+        "targetRef",
+        "kind",
+        "group",
+        "name",
+        "networks",
+        "cidr",
+        "except",
+        "identities",
+        "identityRefs",
+        "rules",
+        "matches",
+        "filters",
+        "backendRefs",
+        "path",
+        "value",
+        "type",
+        "requestRedirect",
+        "timeouts",
+        "request",
+        "parentRefs",
+        "port",
+        "client",
+        "meshTLS",
+        "total",
+        "requestsPerSecond",
+        "podSelector",
+        "routes",
+        "condition",
+    ];
+    leaf.prop_recursive(4, 48, 6, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map(prop::sample::select(fields.clone()), inner, 0..6)
+                .prop_map(|map| map
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value))
+                    .collect()),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is sent is answered.
+    #[test]
+    fn no_object_is_too_odd(
+        spec in any_json(),
+        annotation in "[ -~]{0,16}",
+        which in 0usize..12,
+    ) {
+        let kinds = [
+            (POLICY_GROUP, "AuthorizationPolicy"), (POLICY_GROUP, "ServerAuthorization"),
+            (POLICY_GROUP, "MeshTLSAuthentication"), (POLICY_GROUP, "NetworkAuthentication"),
+            (POLICY_GROUP, "Server"), (POLICY_GROUP, "EgressNetwork"),
+            (POLICY_GROUP, "HTTPLocalRateLimitPolicy"), (POLICY_GROUP, "HTTPRoute"),
+            (GATEWAY_GROUP, "HTTPRoute"), (GATEWAY_GROUP, "GRPCRoute"),
+            (GATEWAY_GROUP, "TLSRoute"), (GATEWAY_GROUP, "TCPRoute"),
+        ];
+        let (group, kind) = kinds[which];
+        let annotations = json!({
+            "retry.linkerd.io/http": annotation, "retry.linkerd.io/grpc": annotation, "retry.linkerd.io/limit": annotation,
+            "timeout.linkerd.io/request": annotation,
+        });
+        let _ = validate(&review(group, kind, spec.clone(), annotations));
+        let _ = service_profile::validate(&json!({"metadata": {"name": annotation}, "spec": spec}));
+    }
 }
