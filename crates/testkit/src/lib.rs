@@ -4,6 +4,7 @@
 //! wrong by panicking: a test has nobody else to tell.
 
 pub mod ca;
+pub mod control_plane;
 pub mod echo;
 pub mod netns;
 pub mod port;

@@ -12,7 +12,7 @@ use super::{
 use crate::config::Backoff;
 
 /// Everything known about one outbound destination.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ClientPolicy {
     /// What the policy belongs to.
     pub parent: Arc<Meta>,
@@ -27,7 +27,7 @@ pub struct ClientPolicy {
 }
 
 /// How a destination is spoken to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Protocol {
     /// By looking at the first bytes.
     Detect {
@@ -53,7 +53,7 @@ pub enum Protocol {
 }
 
 /// HTTP or gRPC routes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct HttpRoutes {
     /// In the order given.
     pub routes: Vec<HttpRoute>,
@@ -62,7 +62,7 @@ pub struct HttpRoutes {
 }
 
 /// One route.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct HttpRoute {
     /// What it comes from.
     pub meta: Arc<Meta>,
@@ -73,7 +73,7 @@ pub struct HttpRoute {
 }
 
 /// One rule of a route.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct HttpRule {
     /// Number over all rules of the policy.
     pub index: usize,
@@ -129,7 +129,7 @@ pub enum RetryOn {
 }
 
 /// How requests are spread over backends; numbers index [`ClientPolicy::backends`].
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub enum Distribution {
     /// Nowhere.
     #[default]
@@ -152,7 +152,7 @@ impl Distribution {
 }
 
 /// A backend as one rule uses it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RouteBackend {
     /// Index into [`ClientPolicy::backends`].
     pub backend: usize,
@@ -225,7 +225,7 @@ pub struct SuccessRate {
 }
 
 /// A route of opaque connections.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TcpRoute {
     /// What it comes from.
     pub meta: Arc<Meta>,
@@ -236,7 +236,7 @@ pub struct TcpRoute {
 }
 
 /// A route of TLS connections.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TlsRoute {
     /// Server names; none means all.
     pub snis: Vec<HostMatch>,
@@ -329,5 +329,17 @@ impl ClientPolicy {
             rules: 2,
             logical: None,
         }
+    }
+}
+
+impl HttpRoute {
+    /// The first rule's backends as an opaque route.
+    pub fn into_tcp(self) -> Option<TcpRoute> {
+        let rule = self.rules.into_iter().next()?;
+        Some(TcpRoute {
+            meta: self.meta,
+            refusal: None,
+            backends: rule.backends,
+        })
     }
 }

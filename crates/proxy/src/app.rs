@@ -1,0 +1,548 @@
+//! Builds the whole proxy and starts its threads: `admin` for the admin server, identity and the
+//! control plane, and workers for traffic. Tests start the same thing on port 0.
+
+use std::{
+    cell::Cell,
+    io,
+    net::SocketAddr,
+    rc::Rc,
+    sync::Arc,
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use linkerd_core::identity::Id;
+use linkerd_runtime::{
+    drain, log,
+    metrics::{Exposition, register_build_info, register_process},
+    ready::Readiness,
+};
+use linkerd_tls::{Local, Store, TrustAnchors, renewal};
+use prometheus_client::registry::Registry as OpenMetrics;
+use tokio::{
+    net::TcpListener,
+    runtime::{Builder, Runtime},
+    sync::{Notify, mpsc},
+    task::LocalSet,
+};
+
+use crate::{
+    admin,
+    config::{Config, ControlAddr, IdentitySource, SocketOptions},
+    control::{
+        Channel, Discovery,
+        client::ConnectOptions,
+        dns::Resolver,
+        identity::{self, Certification, TokenFile},
+    },
+    identity_bootstrap::{Credentials, load_or_bootstrap},
+    inbound,
+    metrics::Registry,
+    outbound,
+    socket::{self, OrigDst},
+    worker::Worker,
+};
+
+/// What tests replace.
+#[derive(Debug)]
+pub struct Seams {
+    /// Original destination of outbound connections.
+    pub outbound_dst: OrigDst,
+    /// Original destination of inbound connections.
+    pub inbound_dst: OrigDst,
+    /// Whether peers may be on loopback.
+    pub allow_loopback: bool,
+    /// DNS.
+    pub resolver: Resolver,
+    /// Changes the log filter.
+    pub log: Option<log::Handle>,
+}
+
+impl Default for Seams {
+    fn default() -> Self {
+        Self {
+            outbound_dst: OrigDst::Kernel,
+            inbound_dst: OrigDst::Kernel,
+            allow_loopback: false,
+            resolver: Resolver::default(),
+            log: None,
+        }
+    }
+}
+
+/// Why the proxy could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A listener could not be bound.
+    #[error("Failed to bind {0} listener")]
+    Bind(&'static str, #[source] io::Error),
+    /// The trust anchors are unusable.
+    #[error("invalid trust anchors")]
+    Anchors(#[from] linkerd_tls::AnchorsError),
+    /// Our name is unusable.
+    #[error("invalid identity")]
+    Id(#[from] linkerd_core::identity::InvalidId),
+    /// Key or signing request are unusable.
+    #[error("invalid identity documents")]
+    Credentials(#[from] crate::identity_bootstrap::BootstrapError),
+    /// The token is unusable.
+    #[error("invalid token")]
+    Token(#[from] identity::CertifyError),
+    /// A control-plane address is unusable.
+    #[error("invalid control-plane address")]
+    Channel(#[from] crate::control::client::ChannelError),
+    /// Something the operating system refused.
+    #[error("cannot start threads")]
+    Io(#[from] io::Error),
+    /// Asked for something that is not there yet.
+    #[error("{0} is not supported")]
+    Unsupported(&'static str),
+}
+
+/// A running proxy.
+#[derive(Debug)]
+pub struct Running {
+    /// Outbound listeners.
+    pub outbound: Vec<SocketAddr>,
+    /// Inbound listener.
+    pub inbound: SocketAddr,
+    /// Admin listener.
+    pub admin: SocketAddr,
+    /// Certificates.
+    pub store: Arc<Store>,
+    shutdown: mpsc::Sender<()>,
+    admin_thread: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// Everything a worker thread starts from.
+struct WorkerSeed {
+    config: Arc<Config>,
+    discovery: Discovery,
+    store: Arc<Store>,
+    registry: Arc<Registry>,
+    outbound: Vec<std::net::TcpListener>,
+    inbound: std::net::TcpListener,
+    inbound_port: u16,
+    outbound_dst: OrigDst,
+    inbound_dst: OrigDst,
+    allow_loopback: bool,
+    drain: drain::Watch,
+}
+
+/// Starts the proxy.
+pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
+    let config = Arc::new(config);
+    let registry = Arc::new(Registry::new(config.admin.metrics_retain_idle));
+    let mut open_metrics = OpenMetrics::default();
+    register_process(&mut open_metrics);
+    register_build_info(&mut open_metrics, "proxy");
+    let identity_metrics = identity::Metrics::register(&mut open_metrics);
+
+    let anchors = config.identity.trust_anchors.as_bytes();
+    let anchors = TrustAnchors::from_pem("the environment", anchors)?;
+    let store = Arc::new(Store::new(
+        anchors,
+        Local {
+            id: Id::parse(&config.identity.id)?,
+            server_name: config.identity.server_name.clone(),
+        },
+    ));
+    let options = |addr: &ControlAddr| {
+        if addr.addr.is_loopback() {
+            ConnectOptions {
+                timeout: config.inbound.connect_timeout,
+                socket: config.inbound.connect,
+            }
+        } else {
+            ConnectOptions {
+                timeout: config.outbound.connect_timeout,
+                socket: config.outbound.connect,
+            }
+        }
+    };
+    let channel = |addr: &ControlAddr| {
+        Channel::new(addr, store.clone(), seams.resolver.clone(), options(addr))
+    };
+    let IdentitySource::Linkerd {
+        dir,
+        token_file,
+        min_refresh,
+        max_refresh,
+    } = &config.identity.source
+    else {
+        return Err(StartError::Unsupported("SPIRE"));
+    };
+    let credentials = load_or_bootstrap(dir, &config.identity.id)?;
+    let token = TokenFile::open(token_file.clone())?;
+    let identity_addr = config
+        .control
+        .identity
+        .clone()
+        .ok_or(StartError::Unsupported("identity without a service"))?;
+    let certification = CertificationSeed {
+        store: store.clone(),
+        credentials,
+        token,
+        refresh: (*min_refresh, *max_refresh),
+        options: options(&identity_addr),
+        addr: identity_addr,
+        resolver: seams.resolver.clone(),
+        metrics: identity_metrics,
+    };
+    // A bad address is an error of configuration, to be told now.
+    channel(&certification.addr)?;
+
+    let admin_runtime = Builder::new_current_thread().enable_all().build()?;
+    let destination = channel(&config.control.destination)?;
+    let policy = channel(&config.control.policy)?;
+    let discovery = Discovery::new(
+        admin_runtime.handle().clone(),
+        destination,
+        policy,
+        config.clone(),
+    );
+
+    let inbound = socket::bind(config.inbound.listen, config.inbound.backlog)
+        .map_err(|e| StartError::Bind("inbound", e))?;
+    let inbound_addr = inbound.local_addr()?;
+    let mut outbound = Vec::new();
+    for addr in &config.outbound.listen {
+        let listener = socket::bind(*addr, config.outbound.backlog)
+            .map_err(|e| StartError::Bind("outbound", e))?;
+        outbound.push(listener);
+    }
+    let outbound_addrs = outbound
+        .iter()
+        .map(std::net::TcpListener::local_addr)
+        .collect::<io::Result<Vec<_>>>()?;
+    let admin_listener =
+        socket::bind(config.admin.listen, None).map_err(|e| StartError::Bind("admin", e))?;
+    let admin_addr = admin_listener.local_addr()?;
+
+    // Ports known from the start are watched for the life of the process.
+    let ports = config.inbound.ports.iter().chain([admin_addr.port()]);
+    let eager: Vec<_> = ports.map(|port| discovery.inbound(port)).collect();
+
+    let (signal, watch) = drain::channel();
+    let (shutdown, shutdown_asked) = mpsc::channel(1);
+    let count = config.workers.count(available_cpus());
+    let mut workers = Vec::with_capacity(count);
+    for index in 0..count {
+        let seed = WorkerSeed {
+            config: config.clone(),
+            discovery: discovery.clone(),
+            store: store.clone(),
+            registry: registry.clone(),
+            outbound: again(&outbound, &outbound_addrs, config.outbound.backlog, index)?,
+            inbound: again(
+                std::slice::from_ref(&inbound),
+                &[inbound_addr],
+                config.inbound.backlog,
+                index,
+            )?
+            .remove(0),
+            inbound_port: inbound_addr.port(),
+            outbound_dst: seams.outbound_dst.clone(),
+            inbound_dst: seams.inbound_dst.clone(),
+            allow_loopback: seams.allow_loopback,
+            drain: watch.clone(),
+        };
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let thread = std::thread::Builder::new()
+            .name(format!("worker-{index}"))
+            .spawn(move || run_worker(&runtime, seed))?;
+        workers.push(thread);
+    }
+    drop((inbound, outbound, watch));
+
+    let readiness = Readiness::new();
+    let certified = readiness.block("identity");
+    let exposition = Exposition::new(open_metrics)
+        .prelude(move |out| registry.write(out, Instant::now()));
+    let admin_shutdown = config.admin.shutdown_enabled.then(|| shutdown.clone());
+    let admin = admin::build(readiness, Arc::new(exposition), seams.log, admin_shutdown);
+    let grace = config.shutdown_grace;
+    let admin_store = store.clone();
+    let admin_thread = std::thread::Builder::new()
+        .name("admin".into())
+        .spawn(move || {
+            let local = LocalSet::new();
+            admin_runtime.block_on(local.run_until(async move {
+                let Ok(listener) = TcpListener::from_std(admin_listener) else {
+                    tracing::error!("Admin listener cannot be used");
+                    return;
+                };
+                linkerd_runtime::spawn_local("admin", async move {
+                    admin.serve(listener, std::future::pending()).await;
+                });
+                linkerd_runtime::spawn_local("identity", certification.run());
+                linkerd_runtime::spawn_local("readiness", async move {
+                    identity::certified(&admin_store).await;
+                    certified.release();
+                });
+                until_shutdown(shutdown_asked).await;
+                let _ = signal.drain_within(grace).await;
+                drop(eager);
+            }));
+        })?;
+
+    tracing::info!("Admin interface on {admin_addr}");
+    tracing::info!("Inbound interface on {inbound_addr}");
+    for addr in &outbound_addrs {
+        tracing::info!("Outbound interface on {addr}");
+    }
+    match &config.tap {
+        Some(tap) => tracing::info!("Tap interface on {}", tap.listen),
+        None => tracing::info!("Tap DISABLED"),
+    }
+    tracing::info!("SNI is {}", config.identity.server_name);
+    tracing::info!("Local identity is {}", config.identity.id);
+    tracing::info!("Destinations resolved via {}", config.control.destination.addr);
+    Ok(Running {
+        outbound: outbound_addrs,
+        inbound: inbound_addr,
+        admin: admin_addr,
+        store,
+        shutdown,
+        admin_thread: Some(admin_thread),
+        workers,
+    })
+}
+
+/// The first worker takes the listeners as bound, the others bind the same addresses again.
+fn again(
+    listeners: &[std::net::TcpListener],
+    addrs: &[SocketAddr],
+    backlog: Option<u32>,
+    index: usize,
+) -> Result<Vec<std::net::TcpListener>, StartError> {
+    if index == 0 {
+        let taken = listeners.iter().map(std::net::TcpListener::try_clone);
+        return Ok(taken.collect::<io::Result<_>>()?);
+    }
+    let bound = addrs.iter().map(|addr| socket::bind(*addr, backlog));
+    Ok(bound.collect::<io::Result<_>>()?)
+}
+
+fn available_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+async fn until_shutdown(mut asked: mpsc::Receiver<()>) {
+    let signals = linkerd_runtime::signal::shutdown();
+    match signals {
+        Ok(signals) => tokio::select! {
+            _ = signals => {}
+            _ = asked.recv() => {}
+        },
+        Err(error) => {
+            tracing::warn!(%error, "Signals cannot be handled");
+            asked.recv().await;
+        }
+    }
+}
+
+struct CertificationSeed {
+    store: Arc<Store>,
+    credentials: Credentials,
+    token: TokenFile,
+    refresh: (Duration, Duration),
+    addr: ControlAddr,
+    options: ConnectOptions,
+    resolver: Resolver,
+    metrics: identity::Metrics,
+}
+
+impl CertificationSeed {
+    async fn run(self) {
+        let (min_refresh, max_refresh) = self.refresh;
+        let store = self.store.clone();
+        let connect = move || {
+            let channel = Channel::new(
+                &self.addr,
+                self.store.clone(),
+                self.resolver.clone(),
+                self.options,
+            );
+            async move { channel.map_err(Into::into) }
+        };
+        let refresh = renewal::Config {
+            min_refresh,
+            max_refresh,
+        };
+        Certification::new(
+            store,
+            self.credentials,
+            self.token,
+            refresh,
+            connect,
+            self.metrics,
+        )
+        .run()
+        .await;
+    }
+}
+
+impl Running {
+    /// Starts a graceful shutdown.
+    pub fn shutdown(&self) {
+        // A full channel means that it has been asked already.
+        let _ = self.shutdown.try_send(());
+    }
+
+    /// Waits until everything has ended. Workers that outlive the grace period are left behind.
+    pub fn join(mut self) {
+        if let Some(admin) = self.admin_thread.take() {
+            let _ = admin.join();
+        }
+        for worker in self.workers.drain(..) {
+            if worker.is_finished() {
+                let _ = worker.join();
+            }
+        }
+    }
+}
+
+fn run_worker(runtime: &Runtime, seed: WorkerSeed) {
+    let local = LocalSet::new();
+    runtime.block_on(local.run_until(serve(seed)));
+}
+
+async fn serve(seed: WorkerSeed) {
+    let WorkerSeed {
+        config,
+        discovery,
+        store,
+        registry,
+        outbound,
+        inbound,
+        inbound_port,
+        outbound_dst,
+        inbound_dst,
+        allow_loopback,
+        mut drain,
+    } = seed;
+    // The kernel queues connections until there is a certificate.
+    tokio::select! {
+        () = store.certified() => {}
+        () = drain.signaled() => return,
+    }
+    let worker = Worker::new(
+        config.clone(),
+        discovery,
+        store,
+        registry,
+        inbound_port,
+        allow_loopback,
+    );
+    linkerd_runtime::spawn_local("sweep", worker.clone().sweep());
+    let open = Rc::new(Open::default());
+    let mut loops = Vec::new();
+    for listener in outbound {
+        let worker = worker.clone();
+        let serve = move |accepted| outbound::serve(worker.clone(), accepted);
+        let accept = accept_loop(
+            "outbound",
+            listener,
+            config.outbound.accept,
+            outbound_dst.clone(),
+            open.clone(),
+            serve,
+        );
+        loops.push(linkerd_runtime::spawn_local("outbound-accept", accept));
+    }
+    let inbound_worker = worker.clone();
+    let serve = move |accepted| inbound::serve(inbound_worker.clone(), accepted, inbound_port);
+    let accept = accept_loop(
+        "inbound",
+        inbound,
+        config.inbound.accept,
+        inbound_dst,
+        open.clone(),
+        serve,
+    );
+    loops.push(linkerd_runtime::spawn_local("inbound-accept", accept));
+
+    drain.signaled().await;
+    for accept in loops {
+        accept.abort();
+    }
+    worker.drain.start();
+    open.none().await;
+    drop(drain);
+}
+
+async fn accept_loop<F>(
+    name: &'static str,
+    listener: std::net::TcpListener,
+    options: SocketOptions,
+    orig_dst: OrigDst,
+    open: Rc<Open>,
+    serve: impl Fn(socket::Accepted) -> F,
+) where
+    F: Future<Output = ()> + 'static,
+{
+    let listener = match TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(%error, listener = name, "Listener cannot be used");
+            return;
+        }
+    };
+    loop {
+        match socket::accept(&listener, options, &orig_dst).await {
+            Ok(Ok(accepted)) => {
+                let guard = open.one();
+                let connection = serve(accepted);
+                linkerd_runtime::spawn_local("connection", async move {
+                    let _guard = guard;
+                    connection.await;
+                });
+            }
+            Ok(Err(refused)) => {
+                let error: &dyn std::error::Error = &refused;
+                tracing::info!(error, listener = name, "Connection refused");
+            }
+            Err(error) => {
+                tracing::warn!(%error, listener = name, "Accept failed");
+                if !socket::is_transient(&error) {
+                    // Out of descriptors, most likely: let some be given back.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+}
+
+/// Counts open connections.
+#[derive(Debug, Default)]
+struct Open {
+    count: Cell<usize>,
+    empty: Notify,
+}
+
+struct OpenGuard(Rc<Open>);
+
+impl Open {
+    fn one(self: &Rc<Self>) -> OpenGuard {
+        self.count.set(self.count.get() + 1);
+        OpenGuard(self.clone())
+    }
+
+    async fn none(&self) {
+        while self.count.get() > 0 {
+            self.empty.notified().await;
+        }
+    }
+}
+
+impl Drop for OpenGuard {
+    fn drop(&mut self) {
+        let count = self.0.count.get() - 1;
+        self.0.count.set(count);
+        if count == 0 {
+            self.0.empty.notify_one();
+        }
+    }
+}

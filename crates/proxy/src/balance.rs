@@ -1,0 +1,330 @@
+//! Which endpoint of a service gets the next request: power of two choices over peak-EWMA latency,
+//! among endpoints that are not backing off. Per worker, no locks. Discovery updates are taken in
+//! when somebody looks, not by a task.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::watch;
+
+use crate::{
+    endpoint::{Endpoint, EndpointFactory},
+    policy::endpoint::Endpoints,
+};
+
+/// Latency of one endpoint: a new peak counts at once, older ones fade.
+#[derive(Debug)]
+pub struct Load {
+    /// Nanoseconds.
+    rtt: Cell<f64>,
+    updated: Cell<Instant>,
+    /// Nanoseconds.
+    decay: f64,
+    in_flight: Cell<u32>,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "latencies stay far below 2^52 ns")]
+fn nanos(d: Duration) -> f64 {
+    d.as_nanos() as f64
+}
+
+impl Load {
+    /// An endpoint not used yet.
+    pub fn new(default_rtt: Duration, decay: Duration, now: Instant) -> Self {
+        Self {
+            rtt: Cell::new(nanos(default_rtt.max(Duration::from_millis(1)))),
+            updated: Cell::new(now),
+            decay: nanos(decay.max(Duration::from_millis(1))),
+            in_flight: Cell::new(0),
+        }
+    }
+
+    /// The estimate as it has faded until now.
+    fn faded(&self, now: Instant) -> f64 {
+        let elapsed = nanos(now.saturating_duration_since(self.updated.get()));
+        self.rtt.get() * (-elapsed / self.decay).exp()
+    }
+
+    /// Takes in a measured latency.
+    pub fn sample(&self, rtt: Duration, now: Instant) {
+        let rtt = nanos(rtt);
+        let old = self.rtt.get();
+        let next = if rtt > old {
+            rtt
+        } else {
+            let elapsed = nanos(now.saturating_duration_since(self.updated.get()));
+            let weight = (-elapsed / self.decay).exp();
+            old * weight + rtt * (1.0 - weight)
+        };
+        self.rtt.set(next);
+        self.updated.set(now);
+    }
+
+    /// What is compared: estimate times requests in flight.
+    pub fn cost(&self, now: Instant) -> f64 {
+        self.faded(now) * (f64::from(self.in_flight.get()) + 1.0)
+    }
+
+    /// Requests in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.get()
+    }
+
+    pub(crate) fn begin(&self) {
+        self.in_flight.set(self.in_flight.get() + 1);
+    }
+
+    pub(crate) fn end(&self) {
+        self.in_flight.set(self.in_flight.get().saturating_sub(1));
+    }
+}
+
+/// Two distinct numbers below `n`, or the only one.
+fn two_of(n: usize, random: &mut dyn FnMut(usize) -> usize) -> Option<(usize, usize)> {
+    match n {
+        0 => None,
+        1 => Some((0, 0)),
+        n => {
+            let a = random(n);
+            let b = random(n - 1);
+            Some((a, if b >= a { b + 1 } else { b }))
+        }
+    }
+}
+
+/// The endpoints of one service on one worker.
+#[derive(Debug)]
+pub struct Balancer {
+    updates: RefCell<watch::Receiver<Endpoints>>,
+    endpoints: RefCell<Vec<Rc<Endpoint>>>,
+    known: Cell<Known>,
+    /// Nothing was ready for the failfast time: fail at once until something is.
+    shut: Cell<bool>,
+    waiting: Cell<usize>,
+    factory: EndpointFactory,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Pending,
+    Unknown,
+    Yes,
+}
+
+/// Why there is no endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotReady {
+    /// None became ready in time.
+    FailFast,
+    /// None was ready for long, or too many wait.
+    Shed,
+}
+
+impl Balancer {
+    /// Balances over what `updates` says; `factory` makes endpoints.
+    pub fn new(updates: watch::Receiver<Endpoints>, factory: EndpointFactory) -> Self {
+        let mut updates = updates;
+        updates.mark_changed();
+        Self {
+            updates: RefCell::new(updates),
+            endpoints: RefCell::default(),
+            known: Cell::new(Known::Pending),
+            shut: Cell::new(false),
+            waiting: Cell::new(0),
+            factory,
+        }
+    }
+
+    /// Takes in what discovery has said since the last look.
+    fn refresh(&self) {
+        let mut updates = self.updates.borrow_mut();
+        if !updates.has_changed().unwrap_or(false) {
+            return;
+        }
+        let snapshot = updates.borrow_and_update().clone();
+        let map = match snapshot {
+            Endpoints::Pending => return,
+            Endpoints::Unknown => {
+                self.known.set(Known::Unknown);
+                self.endpoints.borrow_mut().clear();
+                return;
+            }
+            Endpoints::Known(map) => map,
+        };
+        self.known.set(Known::Yes);
+        let mut endpoints = self.endpoints.borrow_mut();
+        let old = std::mem::take(&mut *endpoints);
+        *endpoints = map
+            .iter()
+            .map(|(addr, meta)| {
+                old.iter()
+                    .find(|e| e.addr() == *addr && **e.meta() == **meta)
+                    .cloned()
+                    .unwrap_or_else(|| self.factory.make(*addr, meta.clone()))
+            })
+            .collect();
+    }
+
+    /// Every endpoint there is now.
+    pub fn endpoints(&self) -> Vec<Rc<Endpoint>> {
+        self.refresh();
+        self.endpoints.borrow().clone()
+    }
+
+    /// How many endpoints there are now.
+    pub fn len(&self) -> usize {
+        self.refresh();
+        self.endpoints.borrow().len()
+    }
+
+    /// Whether there are no endpoints now.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The better of two random endpoints that are ready.
+    pub fn pick(&self, now: Instant) -> Option<Rc<Endpoint>> {
+        self.pick_with(now, &mut |n| rand::random_range(0..n))
+    }
+
+    fn pick_with(
+        &self,
+        now: Instant,
+        random: &mut dyn FnMut(usize) -> usize,
+    ) -> Option<Rc<Endpoint>> {
+        self.refresh();
+        let endpoints = self.endpoints.borrow();
+        let (a, b) = two_of(endpoints.len(), random)?;
+        let (first, second) = (&endpoints[a], &endpoints[b]);
+        let chosen = match (first.is_ready(now), second.is_ready(now)) {
+            (true, true) => {
+                if second.load().cost(now) < first.load().cost(now) {
+                    second
+                } else {
+                    first
+                }
+            }
+            (true, false) => first,
+            (false, true) => second,
+            (false, false) => {
+                // Both are down: choose among those that are not.
+                let ready: Vec<_> = endpoints.iter().filter(|e| e.is_ready(now)).collect();
+                let (a, b) = two_of(ready.len(), random)?;
+                if ready[b].load().cost(now) < ready[a].load().cost(now) {
+                    ready[b]
+                } else {
+                    ready[a]
+                }
+            }
+        };
+        self.shut.set(false);
+        Some(chosen.clone())
+    }
+
+    /// Whether a request would find an endpoint at once.
+    pub fn is_ready(&self, now: Instant) -> bool {
+        self.refresh();
+        self.endpoints.borrow().iter().any(|e| e.is_ready(now))
+    }
+
+    /// An endpoint, waiting for one to become ready until `deadline`.
+    pub async fn ready(
+        &self,
+        deadline: Instant,
+        capacity: usize,
+    ) -> Result<Rc<Endpoint>, NotReady> {
+        if let Some(endpoint) = self.pick(Instant::now()) {
+            return Ok(endpoint);
+        }
+        if self.shut.get() || self.waiting.get() >= capacity {
+            return Err(NotReady::Shed);
+        }
+        self.waiting.set(self.waiting.get() + 1);
+        let _waiting = Waiting(&self.waiting);
+        loop {
+            let now = Instant::now();
+            if now >= deadline {
+                self.shut.set(true);
+                return Err(NotReady::FailFast);
+            }
+            let wake = self
+                .endpoints
+                .borrow()
+                .iter()
+                .filter_map(|e| e.ready_at())
+                .min()
+                .unwrap_or(deadline)
+                .clamp(now, deadline);
+            let mut updates = self.updates.borrow().clone();
+            tokio::select! {
+                () = tokio::time::sleep_until(wake.into()) => {}
+                changed = updates.changed() => if changed.is_err() {
+                    // Discovery is gone; only time can help.
+                    tokio::time::sleep_until(wake.into()).await;
+                },
+            }
+            if let Some(endpoint) = self.pick(Instant::now()) {
+                return Ok(endpoint);
+            }
+        }
+    }
+}
+
+struct Waiting<'a>(&'a Cell<usize>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peaks_count_at_once_and_fade() {
+        let start = Instant::now();
+        let decay = Duration::from_secs(10);
+        let load = Load::new(Duration::from_millis(30), decay, start);
+        assert!((load.cost(start) - 30e6).abs() < 1.0);
+        load.sample(Duration::from_millis(100), start);
+        assert!((load.cost(start) - 100e6).abs() < 1.0, "a peak replaces");
+        let later = start + decay;
+        let faded = 100e6 * (-1f64).exp();
+        assert!((load.cost(later) - faded).abs() < 1.0, "reading fades");
+        load.sample(Duration::from_millis(10), later);
+        let mixed = 100e6 * (-1f64).exp() + 10e6 * (1.0 - (-1f64).exp());
+        assert!((load.cost(later) - mixed).abs() < 1.0, "{}", load.cost(later));
+    }
+
+    #[test]
+    fn requests_in_flight_weigh() {
+        let now = Instant::now();
+        let load = Load::new(Duration::from_millis(10), Duration::from_secs(1), now);
+        load.begin();
+        load.begin();
+        assert!((load.cost(now) - 30e6).abs() < 1.0);
+        load.end();
+        assert_eq!(load.in_flight(), 1);
+    }
+
+    #[test]
+    fn two_choices_are_distinct() {
+        for n in 2..6 {
+            for a in 0..n {
+                for b in 0..n - 1 {
+                    let mut draws = [a, b].into_iter();
+                    let pair = two_of(n, &mut |_| draws.next().expect("two draws"));
+                    let (x, y) = pair.expect("enough");
+                    assert!(x != y && x < n && y < n, "{n}: {x} {y}");
+                }
+            }
+        }
+        assert_eq!(two_of(1, &mut |_| 0), Some((0, 0)));
+        assert_eq!(two_of(0, &mut |_| 0), None);
+    }
+}

@@ -1,0 +1,16 @@
+//! The control plane as the proxy sees it: one channel per service, one stream per target for the
+//! whole process, and the last value of each kept through any outage. Wire types stop here.
+
+pub mod client;
+mod convert;
+pub mod destination;
+pub mod discovery;
+pub mod dns;
+pub mod identity;
+mod policy;
+mod stream;
+
+pub use self::{
+    client::Channel,
+    discovery::{Discovery, Outbound, Target},
+};

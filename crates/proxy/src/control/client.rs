@@ -1,0 +1,314 @@
+//! A gRPC channel to one control-plane service: resolves its name, connects with mesh TLS (or plain
+//! text on loopback), keeps one HTTP/2 connection and makes a new one when it is gone. tonic's
+//! generated clients run on it.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http_body::{Body as _, Frame};
+use linkerd_core::identity::Id;
+use linkerd_tls::{Alpn, Peer, Store, handshake};
+use rand::seq::SliceRandom;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::Mutex,
+    time::timeout,
+};
+
+use super::dns::{Kind, Record, Resolver, pod_ip};
+use crate::{
+    config::{Addr, ControlAddr, SocketOptions},
+    socket,
+};
+
+/// How a channel connects.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectOptions {
+    /// TCP and TLS together.
+    pub timeout: Duration,
+    /// Socket options.
+    pub socket: SocketOptions,
+}
+
+/// A channel; clones share the connection.
+#[derive(Clone)]
+pub struct Channel(Arc<Inner>);
+
+struct Inner {
+    addr: Addr,
+    authority: http::uri::Authority,
+    peer: Option<Peer>,
+    store: Arc<Store>,
+    resolver: Resolver,
+    options: ConnectOptions,
+    current: Mutex<Option<SendRequest<Bytes>>>,
+}
+
+/// Why a call could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The service's name did not resolve.
+    #[error("cannot resolve {0}")]
+    Resolve(Addr, #[source] super::dns::DnsError),
+    /// No address of the service took the connection.
+    #[error("cannot connect to {0}")]
+    Connect(Addr, #[source] io::Error),
+    /// It took too long.
+    #[error("connecting to {0} timed out")]
+    Timeout(Addr),
+    /// The TLS handshake failed.
+    #[error("TLS with {0} failed")]
+    Tls(Addr, #[source] handshake::HandshakeError),
+    /// The HTTP/2 connection failed.
+    #[error("HTTP/2 failed")]
+    Http2(#[from] h2::Error),
+    /// The configuration cannot name a peer.
+    #[error("invalid control-plane address {0}")]
+    Invalid(Addr),
+    /// A request body failed, which tonic's never do.
+    #[error("the request could not be encoded")]
+    Body,
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Channel").field(&self.0.addr).finish()
+    }
+}
+
+impl Channel {
+    /// A channel to `service`. Connects at the first call.
+    pub fn new(
+        service: &ControlAddr,
+        store: Arc<Store>,
+        resolver: Resolver,
+        options: ConnectOptions,
+    ) -> Result<Self, ChannelError> {
+        let invalid = || ChannelError::Invalid(service.addr.clone());
+        let peer = match &service.identity {
+            Some(id) => {
+                let id = Id::parse(id).map_err(|_| invalid())?;
+                Some(Peer::new(id, None).map_err(|_| invalid())?)
+            }
+            None => None,
+        };
+        let authority = service.addr.to_string().parse().map_err(|_| invalid())?;
+        Ok(Self(Arc::new(Inner {
+            addr: service.addr.clone(),
+            authority,
+            peer,
+            store,
+            resolver,
+            options,
+            current: Mutex::new(None),
+        })))
+    }
+
+    /// Whether the service is on this host.
+    pub fn is_loopback(&self) -> bool {
+        self.0.addr.is_loopback()
+    }
+
+    /// The configured address.
+    pub fn addr(&self) -> &Addr {
+        &self.0.addr
+    }
+}
+
+impl Inner {
+    async fn ready(&self) -> Result<SendRequest<Bytes>, ChannelError> {
+        let mut current = self.current.lock().await;
+        if let Some(send) = current.take()
+            && let Ok(send) = send.ready().await
+        {
+            *current = Some(send.clone());
+            return Ok(send);
+        }
+        let send = self.connect().await?;
+        *current = Some(send.clone());
+        Ok(send)
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Bytes>, ChannelError> {
+        let mut addrs = self.resolve().await?;
+        addrs.shuffle(&mut rand::rng());
+        let mut last = None;
+        for addr in addrs.into_iter().take(8) {
+            match timeout(self.options.timeout, self.connect_to(addr)).await {
+                Ok(Ok(send)) => return Ok(send),
+                Ok(Err(error)) => last = Some(error),
+                Err(_) => last = Some(ChannelError::Timeout(self.addr.clone())),
+            }
+        }
+        Err(last.unwrap_or_else(|| {
+            let empty = io::Error::new(io::ErrorKind::NotFound, "no addresses");
+            ChannelError::Connect(self.addr.clone(), empty)
+        }))
+    }
+
+    async fn connect_to(&self, addr: SocketAddr) -> Result<SendRequest<Bytes>, ChannelError> {
+        let io = socket::connect(addr, self.options.socket)
+            .await
+            .map_err(|e| ChannelError::Connect(self.addr.clone(), e))?;
+        match &self.peer {
+            None => serve_h2(io).await,
+            Some(peer) => {
+                let snapshot = self.store.snapshot();
+                let tls =
+                    handshake::connect(io, peer, &snapshot, Alpn::None, self.options.timeout)
+                        .await
+                        .map_err(|e| ChannelError::Tls(self.addr.clone(), e))?;
+                serve_h2(tls).await
+            }
+        }
+    }
+
+    async fn resolve(&self) -> Result<Vec<SocketAddr>, ChannelError> {
+        let (name, port) = match &self.addr {
+            Addr::Socket(addr) => return Ok(vec![*addr]),
+            Addr::Name(_, port) if self.addr.is_loopback() => {
+                return Ok(vec![(Ipv4Addr::LOCALHOST, *port).into()]);
+            }
+            Addr::Name(name, port) => (name, *port),
+        };
+        // A headless service answers SRV with one target per pod, named by the pod's address.
+        if let Ok(answer) = self.resolver.lookup(name, Kind::Srv).await {
+            let pods: Vec<SocketAddr> = answer
+                .records
+                .iter()
+                .filter_map(|record| match record {
+                    Record::Srv { port, target } => pod_ip(target).map(|ip| (ip, *port).into()),
+                    Record::Ip(_) => None,
+                })
+                .collect();
+            if !pods.is_empty() {
+                return Ok(pods);
+            }
+        }
+        let (ips, _ttl): (Vec<IpAddr>, _) = self
+            .resolver
+            .addresses(name)
+            .await
+            .map_err(|e| ChannelError::Resolve(self.addr.clone(), e))?;
+        Ok(ips.into_iter().map(|ip| (ip, port).into()).collect())
+    }
+}
+
+async fn serve_h2<T>(io: T) -> Result<SendRequest<Bytes>, ChannelError>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (send, mut connection) = h2::client::Builder::new()
+        .initial_window_size(1 << 20)
+        .initial_connection_window_size(1 << 21)
+        .max_header_list_size(64 * 1024)
+        .enable_push(false)
+        .handshake(io)
+        .await?;
+    let mut pings = connection.ping_pong();
+    linkerd_runtime::spawn("control-connection", async move {
+        let alive = async {
+            let Some(pings) = pings.as_mut() else {
+                return std::future::pending().await;
+            };
+            loop {
+                tokio::time::sleep(PING_INTERVAL).await;
+                let pong = pings.ping(h2::Ping::opaque());
+                if !matches!(timeout(PING_TIMEOUT, pong).await, Ok(Ok(_))) {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            result = connection => if let Err(error) = result {
+                tracing::debug!(%error, "Control-plane connection failed");
+            },
+            () = alive => tracing::debug!("Control plane does not answer pings"),
+        }
+    });
+    Ok(send)
+}
+
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+type Call = Pin<Box<dyn Future<Output = Result<http::Response<ResponseBody>, ChannelError>> + Send>>;
+
+impl tower::Service<http::Request<tonic::body::Body>> for Channel {
+    type Response = http::Response<ResponseBody>;
+    type Error = ChannelError;
+    type Future = Call;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ChannelError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Call {
+        let inner = self.0.clone();
+        Box::pin(async move { inner.call(request).await })
+    }
+}
+
+impl Inner {
+    async fn call(
+        &self,
+        request: http::Request<tonic::body::Body>,
+    ) -> Result<http::Response<ResponseBody>, ChannelError> {
+        let (mut head, mut body) = request.into_parts();
+        let mut uri = std::mem::take(&mut head.uri).into_parts();
+        uri.scheme = Some(http::uri::Scheme::HTTP);
+        uri.authority = Some(self.authority.clone());
+        head.uri = http::Uri::from_parts(uri)
+            .map_err(|_| ChannelError::Invalid(self.addr.clone()))?;
+        head.version = http::Version::HTTP_2;
+
+        let mut send = self.ready().await?;
+        let (response, mut stream) =
+            send.send_request(http::Request::from_parts(head, ()), false)?;
+        while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await
+        {
+            let Ok(data) = frame.map_err(|_| ChannelError::Body)?.into_data() else {
+                continue;
+            };
+            // Requests are a few hundred bytes: well below any window, so they are just queued.
+            stream.send_data(data, false)?;
+        }
+        stream.send_data(Bytes::new(), true)?;
+        let response = response.await?;
+        Ok(response.map(ResponseBody))
+    }
+}
+
+/// The body of an answer, as tonic reads it.
+#[derive(Debug)]
+pub struct ResponseBody(h2::RecvStream);
+
+impl http_body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = h2::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        if let Some(data) = ready!(self.0.poll_data(cx)) {
+            let data = data?;
+            let _ = self.0.flow_control().release_capacity(data.len());
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        let trailers = ready!(self.0.poll_trailers(cx))?;
+        Poll::Ready(trailers.map(|map| Ok(Frame::trailers(map))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+}

@@ -1,0 +1,368 @@
+//! One address on one worker: its load, its backoff after failures, its idle HTTP/1 connections and
+//! its HTTP/2 connection. Outbound endpoints come from discovery, inbound ones are local applications.
+
+use std::{
+    cell::{Cell, OnceCell, RefCell},
+    net::SocketAddr,
+    rc::{Rc, Weak},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+
+use crate::{
+    balance::Load,
+    config::{Backoff, Pool},
+    connect::{ConnectError, Connector, Payload},
+    h1, h2io,
+    metrics::{
+        Labels, Registry,
+        http::HttpMetrics,
+        transport::TransportMetrics,
+    },
+    policy::endpoint::{EndpointMeta, Hint},
+};
+
+/// What endpoints of one kind have in common.
+#[derive(Clone, Debug)]
+pub struct EndpointFactory {
+    /// How connections are made.
+    pub connector: Rc<Connector>,
+    /// Where things are counted.
+    pub registry: Arc<Registry>,
+    /// `inbound` or `outbound`.
+    pub direction: &'static str,
+    /// The `authority` label.
+    pub authority: Option<String>,
+    /// Latency assumed at first.
+    pub default_rtt: Duration,
+    /// How fast latency is forgotten.
+    pub decay: Duration,
+    /// Wait after failed connects.
+    pub backoff: Backoff,
+    /// HTTP/1 pool.
+    pub pool: Pool,
+    /// Requests in flight above which HTTP/1 travels as HTTP/2.
+    pub upgrade_threshold: u32,
+    /// Labels in place of those made here (inbound).
+    pub labels: Option<Arc<str>>,
+    /// Where idle connections are looked after.
+    pub swept: Rc<Swept>,
+}
+
+/// Endpoints of one worker whose idle connections are looked after.
+#[derive(Debug, Default)]
+pub struct Swept(RefCell<Vec<Weak<Endpoint>>>);
+
+impl Swept {
+    /// Closes connections that have been idle for too long.
+    pub fn sweep(&self, now: Instant) {
+        let mut live = Vec::new();
+        self.0.borrow_mut().retain(|weak| {
+            let endpoint = weak.upgrade();
+            let keep = endpoint.is_some();
+            live.extend(endpoint);
+            keep
+        });
+        for endpoint in live {
+            endpoint.sweep(now);
+        }
+    }
+}
+
+impl EndpointFactory {
+    /// A new endpoint.
+    pub fn make(&self, addr: SocketAddr, meta: Arc<EndpointMeta>) -> Rc<Endpoint> {
+        let local = self.connector.is_local(addr.ip());
+        let labels = self
+            .labels
+            .clone()
+            .unwrap_or_else(|| self.endpoint_labels(addr, &meta, local));
+        let endpoint = Rc::new(Endpoint {
+            addr,
+            local,
+            load: Load::new(self.default_rtt, self.decay, Instant::now()),
+            meta,
+            shared: self.clone(),
+            labels,
+            idle: RefCell::default(),
+            h2: RefCell::new(None),
+            h2_connecting: tokio::sync::Mutex::new(()),
+            failures: Cell::new(0),
+            ready_at: Cell::new(None),
+            multiplexed: Cell::new(false),
+            http: OnceCell::new(),
+            transport: OnceCell::new(),
+        });
+        self.swept.0.borrow_mut().push(Rc::downgrade(&endpoint));
+        endpoint
+    }
+
+    fn endpoint_labels(&self, addr: SocketAddr, meta: &EndpointMeta, local: bool) -> Arc<str> {
+        let mut labels = Labels::direction(self.direction);
+        if let Some(authority) = &self.authority {
+            labels = labels.with("authority", authority);
+        }
+        labels = labels.target(addr);
+        labels = match &meta.peer {
+            _ if local => labels
+                .with("tls", "no_identity")
+                .with("no_tls_reason", "loopback"),
+            Some(peer) => labels
+                .with("tls", "true")
+                .with("server_id", peer.id().as_str()),
+            None => labels
+                .with("tls", "no_identity")
+                .with("no_tls_reason", "not_provided_by_service_discovery"),
+        };
+        for (name, value) in &meta.labels {
+            labels = labels.with(&format!("dst_{name}"), value);
+        }
+        labels.finish()
+    }
+}
+
+/// One address.
+#[derive(Debug)]
+pub struct Endpoint {
+    addr: SocketAddr,
+    meta: Arc<EndpointMeta>,
+    /// Whether it is this pod.
+    local: bool,
+    load: Load,
+    shared: EndpointFactory,
+    labels: Arc<str>,
+    idle: RefCell<Vec<Idle>>,
+    h2: RefCell<Option<SendRequest<Bytes>>>,
+    /// Held while a connection is made, so that only one is.
+    h2_connecting: tokio::sync::Mutex<()>,
+    failures: Cell<u32>,
+    ready_at: Cell<Option<Instant>>,
+    /// HTTP/1 requests currently travel as HTTP/2.
+    multiplexed: Cell<bool>,
+    http: OnceCell<HttpMetrics>,
+    transport: OnceCell<Rc<TransportMetrics>>,
+}
+
+#[derive(Debug)]
+struct Idle {
+    conn: h1::Conn,
+    since: Instant,
+}
+
+/// An HTTP/1 connection to use for one request.
+#[derive(Debug)]
+pub struct Checkout {
+    /// The connection.
+    pub conn: h1::Conn,
+    /// Whether it has served requests before.
+    pub reused: bool,
+}
+
+impl Endpoint {
+    /// Its address.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// What discovery knows.
+    pub fn meta(&self) -> &Arc<EndpointMeta> {
+        &self.meta
+    }
+
+    /// Its load.
+    pub fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// Whether its connections are mesh TLS.
+    pub fn is_meshed(&self) -> bool {
+        self.meta.peer.is_some() && !self.local
+    }
+
+    /// Whether it may be tried now.
+    pub fn is_ready(&self, now: Instant) -> bool {
+        self.ready_at.get().is_none_or(|at| at <= now)
+    }
+
+    /// When it may be tried again, if it is backing off.
+    pub fn ready_at(&self) -> Option<Instant> {
+        self.ready_at.get()
+    }
+
+    /// HTTP series.
+    pub fn http(&self) -> &HttpMetrics {
+        self.http
+            .get_or_init(|| HttpMetrics::new(&self.shared.registry, self.labels.clone()))
+    }
+
+    fn transport(&self) -> &Rc<TransportMetrics> {
+        self.transport.get_or_init(|| {
+            let labels = format!("peer=\"dst\",{}", self.labels).into();
+            TransportMetrics::new(&self.shared.registry, labels)
+        })
+    }
+
+    /// Opens a connection for a payload.
+    pub async fn connect(&self, payload: Payload) -> Result<h1::Conn, ConnectError> {
+        let result = self.shared.connector.connect(self.addr, &self.meta, payload).await;
+        match result {
+            Ok(connected) => {
+                self.failures.set(0);
+                self.ready_at.set(None);
+                let io = connected.io.metered(self.transport().open());
+                let mut conn = h1::Conn::new(io);
+                if let Some(preamble) = connected.preamble {
+                    conn.queue(&preamble);
+                }
+                Ok(conn)
+            }
+            Err(error) => {
+                self.failed();
+                tracing::debug!(endpoint = %self.addr, %error, "Failed to connect");
+                Err(error)
+            }
+        }
+    }
+
+    fn failed(&self) {
+        let failures = self.failures.get();
+        let delay = self.shared.backoff.random_delay(failures);
+        self.failures.set(failures.saturating_add(1));
+        self.ready_at.set(Some(Instant::now() + delay));
+    }
+
+    /// An idle HTTP/1 connection that still lives, or a new one.
+    pub async fn http1(&self) -> Result<Checkout, ConnectError> {
+        while let Some(idle) = self.idle.borrow_mut().pop() {
+            let mut conn = idle.conn;
+            if conn.is_alive() {
+                return Ok(Checkout { conn, reused: true });
+            }
+        }
+        let conn = self.connect(Payload::Http1).await?;
+        Ok(Checkout {
+            conn,
+            reused: false,
+        })
+    }
+
+    /// A fresh HTTP/1 connection, whatever is idle.
+    pub async fn http1_fresh(&self) -> Result<Checkout, ConnectError> {
+        let conn = self.connect(Payload::Http1).await?;
+        Ok(Checkout {
+            conn,
+            reused: false,
+        })
+    }
+
+    /// Puts a connection back for the next request.
+    pub fn give_back(&self, mut conn: h1::Conn) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < self.shared.pool.max_idle && conn.is_clean() {
+            conn.rest();
+            idle.push(Idle {
+                conn,
+                since: Instant::now(),
+            });
+        }
+    }
+
+    /// Drops connections that were idle for too long or were closed by the peer.
+    pub fn sweep(&self, now: Instant) {
+        let limit = self.shared.pool.idle_timeout;
+        let stale: Vec<Idle> = self
+            .idle
+            .borrow_mut()
+            .extract_if(.., |idle| {
+                now.saturating_duration_since(idle.since) >= limit || !idle.conn.is_alive()
+            })
+            .collect();
+        // Dropped outside the borrow: closing a connection counts it.
+        drop(stale);
+    }
+
+    /// The HTTP/2 connection, made if there is none.
+    pub async fn http2(&self) -> Result<SendRequest<Bytes>, ConnectError> {
+        if let Some(send) = self.live_http2().await {
+            return Ok(send);
+        }
+        let _connecting = self.h2_connecting.lock().await;
+        // Somebody else may have made it while we waited.
+        if let Some(send) = self.live_http2().await {
+            return Ok(send);
+        }
+        let conn = self.connect(Payload::Http2).await?;
+        let send = h2io::client(conn, &self.shared.connector.http2, &self.meta.http2)
+            .await
+            .inspect_err(|_| self.failed())?;
+        *self.h2.borrow_mut() = Some(send.clone());
+        Ok(send)
+    }
+
+    async fn live_http2(&self) -> Option<SendRequest<Bytes>> {
+        let send = self.h2.borrow().clone()?;
+        match send.ready().await {
+            Ok(send) => Some(send),
+            Err(_) => {
+                self.h2.borrow_mut().take();
+                None
+            }
+        }
+    }
+
+    /// Whether an HTTP/1 request travels as HTTP/2: above the threshold, with hysteresis.
+    pub fn upgrades(&self) -> bool {
+        if self.meta.hint != Hint::H2 || !self.is_meshed() {
+            return false;
+        }
+        // Without a transport header the peer's port takes HTTP/1 as it comes.
+        let threshold = self.shared.upgrade_threshold;
+        let in_flight = self.load.in_flight();
+        let multiplexed = if self.multiplexed.get() {
+            in_flight > threshold / 2
+        } else {
+            in_flight > threshold
+        };
+        self.multiplexed.set(multiplexed);
+        multiplexed
+    }
+}
+
+/// One request on its way: counts in the endpoint's load until dropped.
+#[derive(Debug)]
+pub struct InFlight {
+    /// Where it went.
+    pub endpoint: Rc<Endpoint>,
+    /// When it was dispatched.
+    pub started: Instant,
+    sampled: Cell<bool>,
+}
+
+impl InFlight {
+    /// Dispatches to an endpoint.
+    pub fn new(endpoint: Rc<Endpoint>, now: Instant) -> Self {
+        endpoint.load.begin();
+        Self {
+            endpoint,
+            started: now,
+            sampled: Cell::new(false),
+        }
+    }
+
+    /// The answer began: its latency counts once.
+    pub fn answered(&self, now: Instant) {
+        if !self.sampled.replace(true) {
+            let rtt = now.saturating_duration_since(self.started);
+            self.endpoint.load.sample(rtt, now);
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.endpoint.load.end();
+    }
+}

@@ -1,0 +1,191 @@
+//! HTTP/2 connections on the `h2` crate, with a gathering buffer under it: `h2` writes and flushes
+//! frame by frame, the buffer ignores that and sends once per turn of the loop.
+
+use std::{
+    cell::RefCell,
+    io,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes, BytesMut};
+use h2::client::SendRequest;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::{
+    config::Http2Windows, connect::ConnectError, h1, io::Stream,
+    policy::endpoint::Http2Params,
+};
+
+/// Above this, writes go to the socket at once.
+const HIGH_WATER: usize = 64 * 1024;
+/// What an emptied buffer keeps.
+const KEEP: usize = 16 * 1024;
+
+/// The I/O given to `h2`.
+#[derive(Clone, Debug)]
+pub struct Gather(Rc<RefCell<Inner>>);
+
+#[derive(Debug)]
+struct Inner {
+    io: Stream,
+    /// Read already, to be given first.
+    prefix: BytesMut,
+    out: BytesMut,
+}
+
+impl Gather {
+    /// Takes over a connection with what it has read and what it was going to write.
+    pub fn new(conn: h1::Conn) -> Self {
+        let (io, prefix, out) = conn.into_parts();
+        Self(Rc::new(RefCell::new(Inner { io, prefix, out })))
+    }
+
+    /// Sends what was gathered.
+    pub fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.borrow_mut().poll_send(cx)
+    }
+}
+
+impl Inner {
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.out.is_empty() {
+            let n = ready!(Pin::new(&mut self.io).poll_write(cx, &self.out))?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.out.advance(n);
+        }
+        if self.out.capacity() > KEEP {
+            self.out = BytesMut::new();
+        }
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+}
+
+impl AsyncRead for Gather {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let inner = &mut *self.0.borrow_mut();
+        if !inner.prefix.is_empty() {
+            let n = inner.prefix.len().min(buf.remaining());
+            buf.put_slice(&inner.prefix[..n]);
+            inner.prefix.advance(n);
+            if inner.prefix.is_empty() {
+                crate::io::give_buffer(std::mem::take(&mut inner.prefix));
+            }
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut inner.io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Gather {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let inner = &mut *self.0.borrow_mut();
+        if inner.out.len() >= HIGH_WATER {
+            ready!(inner.poll_send(cx))?;
+        }
+        inner.out.extend_from_slice(buf);
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let inner = &mut *self.0.borrow_mut();
+        if inner.out.len() >= HIGH_WATER {
+            ready!(inner.poll_send(cx))?;
+        }
+        let mut n = 0;
+        for buf in bufs {
+            inner.out.extend_from_slice(buf);
+            n += buf.len();
+        }
+        Poll::Ready(Ok(n))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The driver sends after each turn.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let inner = &mut *self.0.borrow_mut();
+        ready!(inner.poll_send(cx))?;
+        Pin::new(&mut inner.io).poll_shutdown(cx)
+    }
+}
+
+/// Largest header list either side takes.
+pub const MAX_HEADER_LIST: u32 = 64 * 1024;
+
+/// Starts an HTTP/2 client on a connection; its driver runs on this worker.
+pub async fn client(
+    conn: h1::Conn,
+    windows: &Http2Windows,
+    params: &Http2Params,
+) -> Result<SendRequest<Bytes>, ConnectError> {
+    let gather = Gather::new(conn);
+    let mut builder = h2::client::Builder::new();
+    builder
+        .initial_window_size(params.stream_window.unwrap_or(windows.stream))
+        .initial_connection_window_size(params.connection_window.unwrap_or(windows.connection))
+        .max_header_list_size(MAX_HEADER_LIST)
+        .max_concurrent_reset_streams(256)
+        .enable_push(false);
+    if let Some(size) = params.max_frame_size {
+        builder.max_frame_size(size);
+    }
+    let (send, mut connection) = builder.handshake(gather.clone()).await?;
+    let keep_alive = params.keep_alive;
+    let pings = keep_alive.and_then(|k| connection.ping_pong().map(|p| (p, k)));
+    linkerd_runtime::spawn_local("http2-client", async move {
+        let drive = std::future::poll_fn(|cx| {
+            let state = Pin::new(&mut connection).poll(cx);
+            // Whatever the turn made goes out in one write.
+            if let Poll::Ready(Err(error)) = gather.poll_send(cx) {
+                tracing::debug!(%error, "HTTP/2 client connection failed");
+                return Poll::Ready(());
+            }
+            state.map(|result| {
+                if let Err(error) = result {
+                    tracing::debug!(%error, "HTTP/2 client connection ended");
+                }
+            })
+        });
+        let alive = async {
+            let Some((mut pings, (interval, limit))) = pings else {
+                return std::future::pending().await;
+            };
+            loop {
+                tokio::time::sleep(interval).await;
+                let pong = pings.ping(h2::Ping::opaque());
+                if !matches!(tokio::time::timeout(limit, pong).await, Ok(Ok(_))) {
+                    tracing::debug!("HTTP/2 peer does not answer pings");
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = drive => {}
+            () = alive => {}
+        }
+    });
+    Ok(send)
+}

@@ -1,0 +1,150 @@
+//! Proxying HTTP, the part both directions share: a server loop per client connection, and exchanges
+//! between any two HTTP versions. A [`Direction`] only decides where a request goes and what changes.
+
+pub mod server1;
+pub mod server2;
+
+mod edits;
+pub(crate) mod filters;
+mod exchange1;
+mod exchange2;
+mod stream;
+
+use std::{
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+pub use self::edits::{Edits, Lines};
+use crate::{
+    balance::{Balancer, NotReady},
+    connect::ConnectError,
+    endpoint::{Endpoint, InFlight},
+    errors::{Class, HttpError},
+    metrics::http::HttpMetrics,
+    policy::matching,
+    worker::Drain,
+};
+
+/// One direction of traffic: inbound or outbound.
+pub trait Direction {
+    /// Decides where a request goes.
+    #[expect(async_fn_in_trait, reason = "both implementations are ours and stay on one thread")]
+    async fn route(&self, request: &impl matching::Request) -> Result<Routed, HttpError>;
+
+    /// Whether this client may see what went wrong.
+    fn informational(&self) -> bool;
+
+    /// Counts an answer of our own.
+    fn failed(&self, error: &HttpError);
+
+    /// Whether HTTP/2 requests marked as upgraded go out as HTTP/1.
+    fn downgrades(&self) -> bool;
+
+    /// Drain of the worker.
+    fn drain(&self) -> &Rc<Drain>;
+}
+
+/// Where a request goes and what changes on the way.
+#[derive(Debug)]
+pub struct Routed {
+    /// Where.
+    pub backend: Backend,
+    /// What changes.
+    pub edits: Edits,
+    /// How long to wait for an endpoint.
+    pub failfast: Duration,
+    /// How many may wait.
+    pub capacity: usize,
+    /// Series to count in, in place of the endpoint's.
+    pub metrics: Option<Rc<HttpMetrics>>,
+    /// The identity the endpoint must have.
+    pub require_id: Option<String>,
+}
+
+/// A backend on this worker.
+#[derive(Clone, Debug)]
+pub enum Backend {
+    /// One endpoint.
+    Forward(Rc<Endpoint>),
+    /// The endpoints of a service.
+    Balance(Rc<Balancer>),
+    /// The control plane named no way to reach it.
+    None(Rc<str>),
+}
+
+impl Backend {
+    /// Whether another endpoint may be there when one fails.
+    pub fn is_balanced(&self) -> bool {
+        matches!(self, Self::Balance(_))
+    }
+
+    /// Whether a request would be sent at once.
+    pub fn is_ready(&self, now: Instant) -> bool {
+        match self {
+            Self::Forward(_) => true,
+            Self::Balance(balancer) => balancer.is_ready(now),
+            Self::None(_) => true,
+        }
+    }
+}
+
+impl Routed {
+    /// The series of a request on its way.
+    fn meter<'a>(&'a self, flight: &'a InFlight) -> &'a HttpMetrics {
+        self.metrics
+            .as_deref()
+            .unwrap_or_else(|| flight.endpoint.http())
+    }
+
+    /// An endpoint, waiting for one until the deadline.
+    async fn endpoint(&self, deadline: Instant) -> Result<Rc<Endpoint>, HttpError> {
+        let endpoint = self.any_endpoint(deadline).await?;
+        if let Some(required) = &self.require_id {
+            let found = endpoint.meta().peer.as_ref().map(|p| p.id().as_str());
+            if found != Some(required.as_str()) {
+                let message = format!("required id {required:?}; found {found:?}");
+                return Err(HttpError::new(Class::BadGateway, "identity required", message));
+            }
+        }
+        Ok(endpoint)
+    }
+
+    async fn any_endpoint(&self, deadline: Instant) -> Result<Rc<Endpoint>, HttpError> {
+        match &self.backend {
+            Backend::Forward(endpoint) => Ok(endpoint.clone()),
+            Backend::Balance(balancer) => {
+                balancer
+                    .ready(deadline, self.capacity)
+                    .await
+                    .map_err(|error| match error {
+                        NotReady::FailFast => HttpError::fail_fast(),
+                        NotReady::Shed => HttpError::load_shed(),
+                    })
+            }
+            Backend::None(name) => Err(HttpError::new(
+                Class::BadGateway,
+                "unexpected",
+                format!("backend for {name} has no dispatcher"),
+            )),
+        }
+    }
+}
+
+/// Other endpoints tried after a failed connect.
+const MAX_TRIES: u32 = 8;
+
+impl From<ConnectError> for HttpError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Timeout(after) => Self::connect_timeout(after),
+            ConnectError::Loop(message) => Self::io(message),
+            ConnectError::Io(error) => Self::io(error.to_string()),
+            ConnectError::Tls(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                Self::io(cause.unwrap_or_else(|| error.to_string()))
+            }
+            ConnectError::Http2(error) => Self::io(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! Exchanges whose upstream leg is HTTP/1: from an HTTP/1 client bytes pass through as they are, from
+//! an HTTP/2 stream they are re-framed.
+
+use std::{task::Poll, time::Instant};
+
+use bytes::{Buf, Bytes};
+use h2::{RecvStream, server::SendResponse};
+use linkerd_http1::{
+    Body, BodyEdit, BodyEncoding, Framing, Limits, Method, OutboundRequest, RequestEdit,
+    RequestHead, ResponseEdit, ResponseHead, ResponsePlan, Status, TargetEdit, Version,
+    put_chunk, put_last_chunk, write_request,
+};
+
+use super::{
+    Routed,
+    edits::{drop_known, flatten},
+    server1::{Facts, Failed, Next},
+    stream::Sink,
+};
+use crate::{
+    endpoint::{Checkout, InFlight},
+    errors::HttpError,
+    h1::{Conn, Pipe, PipeError},
+    metrics::http::Outcome,
+};
+
+/// Bytes kept for a response before they are sent on.
+const GATHER: usize = 32 * 1024;
+
+fn idempotent(method: Method) -> bool {
+    use Method::{Delete, Get, Head, Options, Put, Trace};
+    matches!(method, Get | Head | Options | Put | Delete | Trace)
+}
+
+/// HTTP/1 to HTTP/1.
+pub(super) async fn from_http1(
+    client: &mut Conn,
+    head: &RequestHead,
+    facts: Facts,
+    routed: &Routed,
+    flight: &InFlight,
+    checkout: Checkout,
+) -> Result<Next, Failed> {
+    let Checkout {
+        conn: mut server,
+        reused,
+    } = checkout;
+    let total = queue_request(client, head, routed, &mut server)?;
+    let queued = server.wbuf.len();
+    let mut request = match total {
+        // Head and body are queued as a whole and stay with the client for another try.
+        Some(_) => Pipe::new(Framing::None, BodyEdit::Keep),
+        None => {
+            client.rbuf.advance(head.len());
+            let mut pipe = Pipe::new(head.framing(), BodyEdit::Keep);
+            pipe.gather(client, &mut server).map_err(bad_body)?;
+            pipe
+        }
+    };
+    let mut requested = false;
+    let mut sent = false;
+    let mut response = ResponseHead::new();
+    let mut body: Option<Pipe> = None;
+    let mut plan: Option<ResponsePlan> = None;
+    let limits = Limits::default();
+    let endpoint = &flight.endpoint;
+
+    let result = std::future::poll_fn(|cx| {
+        if !requested {
+            match request.poll(cx, client, &mut server) {
+                Poll::Ready(Ok(())) => requested = true,
+                // The server may have answered and closed without reading all of it.
+                Poll::Ready(Err(PipeError::Write(_))) => requested = true,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
+                Poll::Pending => {}
+            }
+            sent |= server.wbuf.len() < queued;
+        }
+        // Notice a client that goes away while it waits.
+        if requested && client.rbuf.len() <= total.unwrap_or(0) && !client.is_eof() {
+            match client.poll_fill(cx) {
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
+                Poll::Ready(Ok(_)) | Poll::Pending => {}
+            }
+        }
+        loop {
+            if let Some(pipe) = &mut body {
+                return pipe
+                    .poll(cx, &mut server, client)
+                    .map_err(|_| Failed::Abort);
+            }
+            let parsed = if server.rbuf.is_empty() {
+                Ok(Status::Partial)
+            } else {
+                response.parse(&server.rbuf, &limits, facts.method)
+            };
+            match parsed {
+                Ok(Status::Complete) => {}
+                Ok(Status::Partial) => match server.poll_fill(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(n)) if n > 0 => continue,
+                    Poll::Ready(result) => {
+                        let message = match result {
+                            Ok(_) => "connection closed before message completed".to_owned(),
+                            Err(error) => error.to_string(),
+                        };
+                        let error = HttpError::io(message);
+                        let nothing_back = server.rbuf.is_empty();
+                        let safe = !sent || idempotent(facts.method);
+                        return Poll::Ready(Err(if total.is_some() && reused && nothing_back && safe {
+                            Failed::Again(error)
+                        } else {
+                            Failed::Answer(error)
+                        }));
+                    }
+                },
+                Err(error) => {
+                    return Poll::Ready(Err(Failed::Answer(HttpError::io(error.to_string()))));
+                }
+            }
+            let interim = response.interim();
+            if !interim {
+                let now = Instant::now();
+                flight.answered(now);
+                let elapsed = now.saturating_duration_since(flight.started);
+                routed.meter(flight).latency(response.status(), elapsed);
+                if let Some(total) = total {
+                    client.rbuf.advance(total);
+                }
+            }
+            let flat = flatten(&routed.edits.response);
+            let view = response.view(&server.rbuf);
+            if interim {
+                // 1xx answers pass through; HTTP/1.0 does not know them.
+                if facts.version == Version::Http11 {
+                    let edit = ResponseEdit {
+                        version: facts.version,
+                        ..ResponseEdit::default()
+                    };
+                    view.write(&edit, client.out());
+                }
+                server.rbuf.advance(response.len());
+                if let Poll::Ready(Err(_)) = client.poll_send(cx) {
+                    return Poll::Ready(Err(Failed::Abort));
+                }
+                continue;
+            }
+            let framing = response.framing();
+            let closing = !requested;
+            let planned =
+                ResponsePlan::for_client(facts.version, facts.keep_alive, framing, closing);
+            let edit = ResponseEdit {
+                drop: routed.edits.drop_response,
+                drop_named: &flat.drop,
+                add: &flat.add,
+                ..ResponseEdit::planned(facts.version, planned)
+            };
+            view.write(&edit, client.out());
+            server.rbuf.advance(response.len());
+            plan = Some(planned);
+            let pipe_framing = if framing == Framing::Tunnel {
+                Framing::None
+            } else {
+                framing
+            };
+            body = Some(Pipe::new(pipe_framing, planned.body));
+        }
+    })
+    .await;
+
+    let status = if plan.is_some() { response.status() } else { 0 };
+    match result {
+        Ok(()) => {
+            routed.meter(flight).response(Outcome::classify(status, None));
+            if response.framing() == Framing::Tunnel {
+                return Ok(Next::Tunnel(server));
+            }
+            let closes = plan.is_none_or(|p| p.closes());
+            if response.reusable() && requested {
+                endpoint.give_back(server);
+            }
+            if closes || !requested || client.is_eof() {
+                Ok(Next::Close)
+            } else {
+                Ok(Next::KeepAlive)
+            }
+        }
+        Err(failed) => {
+            routed.meter(flight).response(Outcome::broken(status, "IO"));
+            Err(failed)
+        }
+    }
+}
+
+/// Queues the edited head, and the body behind it when all of it is here already. Gives the bytes of
+/// both when they are, so that they can be sent again.
+fn queue_request(
+    client: &Conn,
+    head: &RequestHead,
+    routed: &Routed,
+    server: &mut Conn,
+) -> Result<Option<usize>, Failed> {
+    let flat = flatten(&routed.edits.request);
+    let edit = RequestEdit {
+        target: TargetEdit::Keep,
+        host: routed.edits.authority.as_deref(),
+        drop: routed.edits.drop,
+        drop_named: &flat.drop,
+        add: &flat.add,
+        ..RequestEdit::default()
+    };
+    head.view(&client.rbuf).write(&edit, server.out());
+    let behind = &client.rbuf[head.len()..];
+    let mut body = Body::new(head.framing());
+    let progress = body.consume(behind).map_err(bad_body)?;
+    if !progress.done {
+        return Ok(None);
+    }
+    server.queue(&behind[..progress.take]);
+    Ok(Some(head.len() + progress.take))
+}
+
+fn bad_body(error: linkerd_http1::BodyError) -> Failed {
+    let status = http::StatusCode::from_u16(error.status()).unwrap_or(http::StatusCode::BAD_REQUEST);
+    Failed::Answer(HttpError::new(
+        crate::errors::Class::BadRequest(status),
+        "unexpected",
+        error.to_string(),
+    ))
+}
+
+/// An upgraded request off an HTTP/2 stream, to an HTTP/1 application.
+pub(super) async fn from_http2(
+    parts: &http::request::Parts,
+    mut incoming: RecvStream,
+    respond: &mut SendResponse<Bytes>,
+    routed: &Routed,
+    flight: &InFlight,
+    checkout: Checkout,
+) -> Result<(), Failed> {
+    let Checkout {
+        conn: mut server,
+        reused: _,
+    } = checkout;
+    let (version, absolute) = orig_proto(&parts.headers);
+    let flat = flatten(&routed.edits.request);
+    let end_stream = incoming.is_end_stream();
+    let how = OutboundRequest {
+        version,
+        absolute,
+        end_stream,
+        drop: routed.edits.drop,
+        add: &flat.add,
+        ..OutboundRequest::default()
+    };
+    let encoding = write_request(parts, &how, server.out())
+        .map_err(|error| Failed::Answer(HttpError::io(error.to_string())))?;
+    let method = Method::of(parts.method.as_str().as_bytes());
+    let endpoint = &flight.endpoint;
+    let limits = Limits::default();
+    let mut requested = end_stream;
+    let mut response = ResponseHead::new();
+    let mut sink: Option<Sink> = None;
+    let mut body = Body::new(Framing::None);
+    let mut answered = false;
+
+    let result = std::future::poll_fn(|cx| {
+        // Request: stream frames into the connection.
+        while !requested && server.wbuf.len() < GATHER {
+            match incoming.poll_data(cx) {
+                Poll::Pending => break,
+                Poll::Ready(Some(Ok(data))) => {
+                    let _ = incoming.flow_control().release_capacity(data.len());
+                    match encoding {
+                        BodyEncoding::Chunked => put_chunk(server.out(), &data),
+                        _ => server.queue(&data),
+                    }
+                }
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Failed::Abort)),
+                Poll::Ready(None) => match incoming.poll_trailers(cx) {
+                    Poll::Pending => break,
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
+                    Poll::Ready(Ok(trailers)) => {
+                        if encoding == BodyEncoding::Chunked {
+                            put_last_chunk(server.out(), trailers.as_ref());
+                        }
+                        requested = true;
+                    }
+                },
+            }
+        }
+        if !server.wbuf.is_empty()
+            && let Poll::Ready(Err(_)) = server.poll_send(cx)
+        {
+            // The answer may be there all the same.
+            requested = true;
+            server.wbuf.clear();
+        }
+        // A client that gives up is noticed here.
+        if let Some(sink) = &mut sink {
+            if sink.poll_reset(cx).is_ready() {
+                return Poll::Ready(Err(Failed::Abort));
+            }
+        } else if let Poll::Ready(Ok(_) | Err(_)) = respond.poll_reset(cx) {
+            return Poll::Ready(Err(Failed::Abort));
+        }
+        loop {
+            if let Some(sink) = &mut sink {
+                // Body: bytes of the connection into frames.
+                loop {
+                    match sink.poll_ready(cx) {
+                        Poll::Ready(Ok(())) => {}
+                        Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
+                        Poll::Pending => return Poll::Pending,
+                    }
+                    if body.is_done() {
+                        let ended = match body.trailers() {
+                            Some(trailers) => sink.trailers(trailers),
+                            None => sink.end(),
+                        };
+                        return Poll::Ready(ended.map_err(|_| Failed::Abort));
+                    }
+                    if server.rbuf.is_empty() {
+                        match server.poll_fill(cx) {
+                            Poll::Pending => return Poll::Pending,
+                            Poll::Ready(Ok(0)) => {
+                                if body.close().is_err() {
+                                    sink.reset(h2::Reason::INTERNAL_ERROR);
+                                    return Poll::Ready(Err(Failed::Abort));
+                                }
+                                continue;
+                            }
+                            Poll::Ready(Ok(_)) => {}
+                            Poll::Ready(Err(_)) => {
+                                sink.reset(h2::Reason::INTERNAL_ERROR);
+                                return Poll::Ready(Err(Failed::Abort));
+                            }
+                        }
+                    }
+                    let Ok(step) = body.decode(&server.rbuf) else {
+                        sink.reset(h2::Reason::INTERNAL_ERROR);
+                        return Poll::Ready(Err(Failed::Abort));
+                    };
+                    let data = Bytes::copy_from_slice(&server.rbuf[step.data]);
+                    server.rbuf.advance(step.take);
+                    // The last bytes and the end of the stream share a frame.
+                    if body.is_done() && body.trailers().is_none() {
+                        sink.push_last(data);
+                    } else {
+                        sink.push(data);
+                    }
+                }
+            }
+            let parsed = if server.rbuf.is_empty() {
+                Ok(Status::Partial)
+            } else {
+                response.parse(&server.rbuf, &limits, method)
+            };
+            match parsed {
+                Ok(Status::Complete) => {}
+                Ok(Status::Partial) => match server.poll_fill(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(n)) if n > 0 => continue,
+                    Poll::Ready(Ok(_)) => {
+                        let message = "connection closed before message completed";
+                        return Poll::Ready(Err(Failed::Answer(HttpError::io(message))));
+                    }
+                    Poll::Ready(Err(error)) => {
+                        return Poll::Ready(Err(Failed::Answer(HttpError::io(error.to_string()))));
+                    }
+                },
+                Err(error) => {
+                    return Poll::Ready(Err(Failed::Answer(HttpError::io(error.to_string()))));
+                }
+            }
+            let converted = response
+                .view(&server.rbuf)
+                .to_http(routed.edits.drop_response);
+            server.rbuf.advance(response.len());
+            if response.interim() {
+                // An upgraded client proxy does not wait for interim answers.
+                continue;
+            }
+            let now = Instant::now();
+            flight.answered(now);
+            let elapsed = now.saturating_duration_since(flight.started);
+            routed.meter(flight).latency(response.status(), elapsed);
+            let mut head = match converted {
+                Ok(head) => head,
+                Err(error) => {
+                    return Poll::Ready(Err(Failed::Answer(HttpError::io(error.to_string()))));
+                }
+            };
+            for change in &routed.edits.response {
+                change.apply(head.headers_mut());
+            }
+            drop_known(head.headers_mut(), routed.edits.drop_response);
+            head.headers_mut().insert(
+                linkerd_api::headers::ORIG_PROTO,
+                http::HeaderValue::from_static(response.version().as_str()),
+            );
+            body = Body::new(response.framing());
+            let done = body.is_done();
+            answered = true;
+            match respond.send_response(head, done) {
+                Ok(_) if done => return Poll::Ready(Ok(())),
+                Ok(stream) => sink = Some(Sink::new(stream)),
+                Err(_) => return Poll::Ready(Err(Failed::Abort)),
+            }
+        }
+    })
+    .await;
+
+    let status = if answered { response.status() } else { 0 };
+    match result {
+        Ok(()) => {
+            routed.meter(flight).response(Outcome::classify(status, None));
+            if response.reusable() && requested {
+                endpoint.give_back(server);
+            }
+            Ok(())
+        }
+        Err(failed) => {
+            routed.meter(flight).response(Outcome::broken(status, "IO"));
+            Err(failed)
+        }
+    }
+}
+
+/// Version and form of an upgraded request.
+fn orig_proto(headers: &http::HeaderMap) -> (Version, bool) {
+    let value = headers
+        .get(linkerd_api::headers::ORIG_PROTO)
+        .map(http::HeaderValue::as_bytes)
+        .unwrap_or_default();
+    let version = if value.starts_with(b"HTTP/1.0") {
+        Version::Http10
+    } else {
+        Version::Http11
+    };
+    (version, value.ends_with(b"absolute-form"))
+}

@@ -1,0 +1,52 @@
+//! Applies the filters of a rule or backend while a request is routed.
+
+use http::StatusCode;
+
+use super::edits::{Edits, Lines};
+use crate::{
+    errors::{Class, HttpError},
+    policy::{filter::Filter, matching::Request},
+};
+
+/// Collects header changes; redirects and injected failures end the request.
+pub(crate) fn apply(
+    filters: &[Filter],
+    request: &impl Request,
+    edits: &mut Edits,
+) -> Result<(), HttpError> {
+    for filter in filters {
+        match filter {
+            Filter::RequestHeaders(change) => edits.request.push(Lines::from_filter(change)),
+            Filter::ResponseHeaders(change) => edits.response.push(Lines::from_filter(change)),
+            Filter::Redirect(redirect) => {
+                let path = match request.query() {
+                    Some(query) => format!("{}?{query}", request.path()),
+                    None => request.path().to_owned(),
+                };
+                let found = redirect.location("http", request.authority(), &path, 0);
+                if let Some((status, location)) = found {
+                    return Err(redirected(status, location));
+                }
+            }
+            Filter::HttpFailure(failure) => {
+                if failure.hits(|n| rand::random_range(0..n)) {
+                    let class = Class::InjectedHttp(failure.status);
+                    return Err(HttpError::new(class, "unexpected", failure.message.clone()));
+                }
+            }
+            Filter::GrpcFailure(failure) => {
+                if failure.hits(|n| rand::random_range(0..n)) {
+                    let class = Class::InjectedGrpc(failure.status);
+                    return Err(HttpError::new(class, "unexpected", failure.message.clone()));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn redirected(status: StatusCode, location: String) -> HttpError {
+    let mut error = HttpError::new(Class::Redirect(status), "unexpected", "redirected");
+    error.location = Some(location);
+    error
+}

@@ -1,0 +1,200 @@
+//! The HTTP/1 side of a client connection: read a head, have it routed, exchange, again. One task
+//! carries both legs of every request.
+
+use std::{
+    task::Poll,
+    time::Instant,
+};
+
+use bytes::Buf;
+use http::StatusCode;
+use linkerd_http1::{Framing, HeadError, Limits, Method, RequestHead, Status, Version};
+
+use super::{Direction, MAX_TRIES, Routed, exchange1, exchange2};
+use crate::{
+    endpoint::InFlight,
+    errors::{Class, HttpError},
+    h1::Conn,
+    tunnel,
+    worker::DrainSlot,
+};
+
+/// What a client said about itself, kept after its head is gone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    pub(super) version: Version,
+    pub(super) keep_alive: bool,
+    pub(super) method: Method,
+}
+
+/// How an exchange ended for the client.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// The next request may come.
+    KeepAlive,
+    /// The connection ends.
+    Close,
+    /// Both connections became a byte pipe.
+    Tunnel(Conn),
+}
+
+/// Why an exchange failed.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// Nothing has been answered: the client gets this.
+    Answer(HttpError),
+    /// Nothing has been answered and the request may be sent again.
+    Again(HttpError),
+    /// The client is gone, or the answer broke in the middle.
+    Abort,
+}
+
+/// Serves one client connection to its end.
+pub async fn serve<D: Direction>(direction: &D, mut client: Conn) {
+    let mut drain = direction.drain().slot();
+    let mut head = RequestHead::new();
+    let limits = Limits::default();
+    loop {
+        match read_head(&mut client, &mut head, &limits, &mut drain).await {
+            Read::Head => {}
+            Read::Closed => break,
+            Read::Bad(error) => {
+                let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);
+                let error = HttpError::new(Class::BadRequest(status), "unexpected", error.to_string());
+                let informational = direction.informational();
+                error.write_http1(Version::Http11, false, informational, false, client.out());
+                break;
+            }
+        }
+        match exchange(direction, &mut client, &head, &drain).await {
+            Next::KeepAlive => {}
+            Next::Close => break,
+            Next::Tunnel(server) => {
+                drop(drain);
+                tunnel::copy(client, server).await;
+                return;
+            }
+        }
+    }
+    let _ = client.close().await;
+}
+
+enum Read {
+    Head,
+    Closed,
+    Bad(HeadError),
+}
+
+async fn read_head(
+    client: &mut Conn,
+    head: &mut RequestHead,
+    limits: &Limits,
+    drain: &mut DrainSlot,
+) -> Read {
+    std::future::poll_fn(|cx| {
+        loop {
+            if !client.rbuf.is_empty() {
+                match head.parse(&client.rbuf, limits) {
+                    Ok(Status::Complete) => return Poll::Ready(Read::Head),
+                    Ok(Status::Partial) => {}
+                    Err(error) => return Poll::Ready(Read::Bad(error)),
+                }
+            } else if drain.poll_draining(cx) {
+                // Idle while draining: nothing is lost by closing.
+                return Poll::Ready(Read::Closed);
+            }
+            match client.poll_fill(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(n)) if n > 0 => {}
+                Poll::Ready(_) => return Poll::Ready(Read::Closed),
+            }
+        }
+    })
+    .await
+}
+
+async fn exchange<D: Direction>(
+    direction: &D,
+    client: &mut Conn,
+    head: &RequestHead,
+    drain: &DrainSlot,
+) -> Next {
+    let facts = Facts {
+        version: head.version(),
+        keep_alive: head.keep_alive() && !drain.is_draining(),
+        method: head.method(),
+    };
+    let routed = direction.route(&head.view(&client.rbuf)).await;
+    let result = match routed {
+        Ok(routed) => dispatch(client, head, facts, &routed).await,
+        Err(error) => Err(Failed::Answer(error)),
+    };
+    let error = match result {
+        Ok(next) => return next,
+        Err(Failed::Abort) => return Next::Close,
+        Err(Failed::Answer(error) | Failed::Again(error)) => error,
+    };
+    direction.failed(&error);
+    // A body that was not read would be taken for the next request.
+    let bodiless = head.framing() == Framing::None && client.rbuf.len() >= head.len();
+    if bodiless {
+        client.rbuf.advance(head.len());
+    }
+    let keep_alive = facts.keep_alive && bodiless;
+    let head_only = facts.method == Method::Head;
+    let informational = direction.informational();
+    let close = error.write_http1(facts.version, keep_alive, informational, head_only, client.out());
+    match client.send().await {
+        Ok(()) if !close => Next::KeepAlive,
+        _ => Next::Close,
+    }
+}
+
+/// Finds an endpoint and exchanges; goes on to another when the request surely was not handled.
+async fn dispatch(
+    client: &mut Conn,
+    head: &RequestHead,
+    facts: Facts,
+    routed: &Routed,
+) -> Result<Next, Failed> {
+    let deadline = Instant::now() + routed.failfast;
+    let tunnels = head.upgrade() || facts.method == Method::Connect;
+    let mut tries = 0;
+    let mut fresh = false;
+    loop {
+        let endpoint = routed.endpoint(deadline).await.map_err(Failed::Answer)?;
+        let flight = InFlight::new(endpoint, Instant::now());
+        let endpoint = &flight.endpoint;
+        let may_retry = tries < MAX_TRIES && Instant::now() < deadline;
+        tries += 1;
+        let result = if !tunnels && endpoint.upgrades() {
+            match endpoint.http2().await {
+                Ok(send) => {
+                    routed.meter(&flight).request();
+                    exchange2::from_http1(client, head, facts, routed, &flight, send).await
+                }
+                Err(_) if may_retry && routed.backend.is_balanced() => continue,
+                Err(error) => Err(Failed::Answer(error.into())),
+            }
+        } else {
+            let checkout = if fresh || tunnels {
+                endpoint.http1_fresh().await
+            } else {
+                endpoint.http1().await
+            };
+            match checkout {
+                Ok(checkout) => {
+                    routed.meter(&flight).request();
+                    exchange1::from_http1(client, head, facts, routed, &flight, checkout).await
+                }
+                Err(_) if may_retry && routed.backend.is_balanced() => continue,
+                Err(error) => Err(Failed::Answer(error.into())),
+            }
+        };
+        match result {
+            // A pooled connection that died under the request: once more, on a new one.
+            Err(Failed::Again(_)) if may_retry && !fresh => fresh = true,
+            result => return result,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The HTTP/2 side of a client connection. The connection and all of its streams are driven by one
+//! task, and everything one turn makes goes out in one write.
+
+use std::{
+    pin::Pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use futures::{StreamExt, stream::FuturesUnordered};
+use h2::{RecvStream, server::SendResponse};
+
+use super::{Direction, MAX_TRIES, exchange1, exchange2, server1::Failed};
+use crate::{
+    config::Http2Server,
+    endpoint::InFlight,
+    errors::{HttpError, is_grpc},
+    h1::Conn,
+    h2io::{Gather, MAX_HEADER_LIST},
+};
+
+/// How long the client's half of the handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Serves one client connection to its end.
+pub async fn serve<D: Direction>(direction: &D, client: Conn, config: &Http2Server) {
+    let mut drain = direction.drain().slot();
+    let gather = Gather::new(client);
+    let builder = server_builder(config);
+    let handshake = builder.handshake::<_, Bytes>(gather.clone());
+    let mut handshake = std::pin::pin!(tokio::time::timeout(HANDSHAKE, handshake));
+    let started = std::future::poll_fn(|cx| {
+        let state = handshake.as_mut().poll(cx);
+        let _ = gather.poll_send(cx);
+        state
+    })
+    .await;
+    let Ok(Ok(mut connection)) = started else {
+        return;
+    };
+    let mut streams = FuturesUnordered::new();
+    let mut goaway = false;
+    std::future::poll_fn(|cx| {
+        let mut open = true;
+        loop {
+            if !goaway && drain.poll_draining(cx) {
+                goaway = true;
+                connection.graceful_shutdown();
+            }
+            let mut progress = false;
+            while open {
+                match connection.poll_accept(cx) {
+                    Poll::Ready(Some(Ok((request, respond)))) => {
+                        progress = true;
+                        streams.push(stream(direction, request, respond));
+                    }
+                    Poll::Ready(Some(Err(error))) => {
+                        tracing::debug!(%error, "HTTP/2 server connection failed");
+                        open = false;
+                    }
+                    Poll::Ready(None) => open = false,
+                    Poll::Pending => break,
+                }
+            }
+            while let Poll::Ready(Some(closes)) = streams.poll_next_unpin(cx) {
+                progress = true;
+                if closes && !goaway {
+                    goaway = true;
+                    connection.graceful_shutdown();
+                }
+            }
+            if !progress {
+                break;
+            }
+        }
+        if gather.poll_send(cx).map_err(drop) == Poll::Ready(Err(())) {
+            return Poll::Ready(());
+        }
+        if open { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    let _ = std::future::poll_fn(|cx| {
+        use tokio::io::AsyncWrite;
+        Pin::new(&mut gather.clone()).poll_shutdown(cx)
+    })
+    .await;
+}
+
+fn server_builder(config: &Http2Server) -> h2::server::Builder {
+    let mut builder = h2::server::Builder::new();
+    let (stream, connection) = config.windows.unwrap_or((65_535, 1_048_576));
+    builder
+        .initial_window_size(stream)
+        .initial_connection_window_size(connection)
+        .max_concurrent_streams(config.max_concurrent_streams.unwrap_or(200))
+        .max_header_list_size(config.max_header_list_size.unwrap_or(MAX_HEADER_LIST));
+    if let Some(size) = config.max_frame_size {
+        builder.max_frame_size(size);
+    }
+    if let Some(n) = config.max_pending_accept_reset_streams {
+        builder.max_pending_accept_reset_streams(n);
+    }
+    if let Some(n) = config.max_send_buf_size {
+        builder.max_send_buffer_size(n);
+    }
+    builder
+}
+
+/// One request; gives whether the connection should end.
+async fn stream<D: Direction>(
+    direction: &D,
+    request: http::Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) -> bool {
+    let grpc = is_grpc(request.headers());
+    let error = match answer(direction, request, &mut respond).await {
+        Ok(()) | Err(Failed::Abort) => return false,
+        Err(Failed::Answer(error) | Failed::Again(error)) => error,
+    };
+    direction.failed(&error);
+    let response = error.response(grpc, direction.informational());
+    let _ = respond.send_response(response, true);
+    error.class.closes()
+}
+
+async fn answer<D: Direction>(
+    direction: &D,
+    request: http::Request<RecvStream>,
+    respond: &mut SendResponse<Bytes>,
+) -> Result<(), Failed> {
+    let upgraded = direction.downgrades()
+        && request
+            .headers()
+            .contains_key(linkerd_api::headers::ORIG_PROTO);
+    let routed = direction.route(&request).await.map_err(Failed::Answer)?;
+    let deadline = Instant::now() + routed.failfast;
+    let (parts, incoming) = request.into_parts();
+    let mut tries = 0;
+    loop {
+        let endpoint = routed.endpoint(deadline).await.map_err(Failed::Answer)?;
+        let flight = InFlight::new(endpoint, Instant::now());
+        let endpoint = &flight.endpoint;
+        let may_retry =
+            tries < MAX_TRIES && Instant::now() < deadline && routed.backend.is_balanced();
+        tries += 1;
+        if upgraded {
+            match endpoint.http1().await {
+                Ok(checkout) => {
+                    routed.meter(&flight).request();
+                    return exchange1::from_http2(&parts, incoming, respond, &routed, &flight, checkout)
+                        .await;
+                }
+                Err(_) if may_retry => continue,
+                Err(error) => return Err(Failed::Answer(HttpError::from(error))),
+            }
+        }
+        match endpoint.http2().await {
+            Ok(send) => {
+                routed.meter(&flight).request();
+                return exchange2::from_http2(parts, incoming, respond, &routed, &flight, send).await;
+            }
+            Err(_) if may_retry => {}
+            Err(error) => return Err(Failed::Answer(HttpError::from(error))),
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Traffic to local applications: terminate mesh TLS where it is ours, read the transport header of
+//! direct connections, find out the protocol, apply the port's policy, and hand it to the application.
+
+mod http;
+pub mod policy;
+pub mod tls;
+
+use std::{net::SocketAddr, rc::Rc, time::Duration};
+
+use linkerd_tls::Alpn;
+
+pub use self::policy::Cache;
+use self::{
+    http::InboundHttp,
+    policy::PortPolicy,
+    tls::{Terminated, TlsError},
+};
+use crate::{
+    connect::Payload,
+    detect,
+    h1::Conn,
+    http::{server1, server2},
+    io::Stream,
+    metrics::{Family, Labels},
+    policy::server::{ClientTls, NoTls, Protocol, authorize},
+    sniff,
+    socket::Accepted,
+    transport_header::{Header, Session},
+    tunnel,
+    worker::Worker,
+};
+
+/// Who connected, and to what.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) addr: SocketAddr,
+    pub(crate) tls: ClientTls,
+    /// Where the application listens.
+    pub(crate) target: SocketAddr,
+}
+
+/// Serves one accepted connection to its end.
+pub async fn serve(worker: Rc<Worker>, accepted: Accepted, inbound_port: u16) {
+    let Accepted {
+        io,
+        client,
+        orig_dst,
+    } = accepted;
+    let ips = &worker.config.inbound.ips;
+    if !ips.is_empty() && !ips.contains(&orig_dst.ip()) {
+        tracing::info!(
+            %client,
+            "inbound connections are not allowed on this IP address ({orig_dst})"
+        );
+        return;
+    }
+    let conn = Conn::new(Stream::tcp(io));
+    if orig_dst.port() == inbound_port {
+        direct(&worker, conn, client, orig_dst).await;
+        return;
+    }
+    let policy = worker.inbound.port(&worker, orig_dst.port());
+    let snapshot = policy.current();
+    if matches!(snapshot.protocol, Protocol::Opaque) {
+        let peer = Client {
+            addr: client,
+            tls: ClientTls::Plain(NoTls::PortSkipped),
+            target: orig_dst,
+        };
+        forward(&worker, &policy, peer, conn).await;
+        return;
+    }
+    let limit = worker.config.inbound.detect_timeout;
+    let terminated = match tls::detect(&worker, conn, Alpn::None, limit).await {
+        Ok(terminated) => terminated,
+        Err(error) => {
+            tls_failed(&worker, client, orig_dst, &policy, &error);
+            return;
+        }
+    };
+    let peer = Client {
+        addr: client,
+        tls: terminated.tls,
+        target: orig_dst,
+    };
+    let conn = terminated.conn;
+    // TLS of the application's own is passed on untouched.
+    if matches!(peer.tls, ClientTls::Opaque(_)) {
+        forward(&worker, &policy, peer, conn).await;
+        return;
+    }
+    let meshed = matches!(peer.tls, ClientTls::Mesh(_));
+    let (detect, otherwise): (Option<Duration>, Speaks) = match &snapshot.protocol {
+        Protocol::Detect { timeout, .. } => (Some(*timeout), Speaks::Opaque),
+        Protocol::Http1(_) if meshed => (Some(limit), Speaks::Http1),
+        Protocol::Http1(_) => (None, Speaks::Http1),
+        Protocol::Http2(_) | Protocol::Grpc(_) => (None, Speaks::Http2),
+        Protocol::Tls | Protocol::Opaque => (None, Speaks::Opaque),
+        Protocol::Invalid(_) => (Some(limit), Speaks::Opaque),
+    };
+    carry(&worker, &policy, peer, conn, detect, otherwise).await;
+}
+
+/// What a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Speaks {
+    Http1,
+    Http2,
+    Opaque,
+}
+
+/// Looks at the first bytes if asked to, then serves what they are.
+async fn carry(
+    worker: &Rc<Worker>,
+    policy: &Rc<PortPolicy>,
+    peer: Client,
+    mut conn: Conn,
+    detect: Option<Duration>,
+    otherwise: Speaks,
+) {
+    let speaks = match detect {
+        None => otherwise,
+        Some(limit) => match sniff::http(&mut conn, limit).await {
+            Ok(detect::Http::Http1) => Speaks::Http1,
+            Ok(detect::Http::Http2) => Speaks::Http2,
+            Ok(detect::Http::NotHttp | detect::Http::More) => otherwise,
+            Err(error) => {
+                tracing::debug!(client = %peer.addr, %error, "Protocol detection failed");
+                return;
+            }
+        },
+    };
+    match speaks {
+        Speaks::Opaque => forward(worker, policy, peer, conn).await,
+        Speaks::Http1 => {
+            let conn = metered(worker, policy, &peer, conn);
+            server1::serve(&InboundHttp::new(worker, policy, peer), conn).await;
+        }
+        Speaks::Http2 => {
+            let conn = metered(worker, policy, &peer, conn);
+            let http = InboundHttp::new(worker, policy, peer);
+            server2::serve(&http, conn, &worker.config.inbound.http2).await;
+        }
+    }
+}
+
+/// A connection to the inbound port itself: always mutual TLS with a transport header.
+async fn direct(worker: &Rc<Worker>, conn: Conn, client: SocketAddr, orig_dst: SocketAddr) {
+    let limit = worker.config.inbound.detect_timeout;
+    let terminated = tls::detect(worker, conn, Alpn::TransportHeader, limit).await;
+    let Ok(Terminated { mut conn, tls, alpn }) = terminated else {
+        tracing::debug!(%client, "TLS of a direct connection failed");
+        return;
+    };
+    if tls.id().is_none() {
+        tracing::info!(%client, "direct connections must be mutually authenticated");
+        return;
+    }
+    if !alpn {
+        tracing::info!(%client, "direct connections require transport header negotiation");
+        return;
+    }
+    let header = tokio::time::timeout(limit, async {
+        loop {
+            match Header::decode(&mut conn.rbuf) {
+                Ok(Some(header)) => return Ok(header),
+                Ok(None) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            sniff::more(&mut conn, limit).await.map_err(|e| e.to_string())?;
+        }
+    });
+    let header = match header.await {
+        Ok(Ok(header)) => header,
+        Ok(Err(error)) => {
+            tracing::debug!(%client, error, "Bad transport header");
+            return;
+        }
+        Err(_) => {
+            tracing::debug!(%client, "Reading a transport header timed out");
+            return;
+        }
+    };
+    count_header(worker, &header, &tls);
+    if let Some(name) = &header.name {
+        tracing::info!(%client, name, "bad gateway domain");
+        return;
+    }
+    let policy = worker.inbound.port(worker, header.port);
+    let peer = Client {
+        addr: client,
+        tls,
+        target: SocketAddr::new(orig_dst.ip(), header.port),
+    };
+    let speaks = match header.session {
+        Some(Session::Http1) => Speaks::Http1,
+        Some(Session::Http2) => Speaks::Http2,
+        None => Speaks::Opaque,
+    };
+    carry(worker, &policy, peer, conn, None, speaks).await;
+}
+
+/// Opaque bytes to the application, for as long as policy allows.
+async fn forward(worker: &Rc<Worker>, policy: &Rc<PortPolicy>, peer: Client, conn: Conn) {
+    let conn = metered(worker, policy, &peer, conn);
+    let count = |family, authz: Option<&crate::policy::Meta>| {
+        let snapshot = policy.current();
+        let mut labels = Labels::default()
+            .target(peer.target)
+            .client_tls(&peer.tls)
+            .server(&snapshot.meta, peer.target.port());
+        if let Some(authz) = authz {
+            labels = labels.resource("authz", authz);
+        }
+        worker.registry.counter(family, &labels.finish()).inc();
+    };
+    let snapshot = policy.current();
+    let allowed = authorize(snapshot.authorizations.iter(), peer.addr.ip(), &peer.tls);
+    let Some(authorization) = allowed else {
+        tracing::info!(
+            server.group = snapshot.meta.group(),
+            server.kind = snapshot.meta.kind(),
+            server.name = snapshot.meta.name(),
+            client.ip = %peer.addr.ip(),
+            client.tls = ?peer.tls,
+            "Connection denied"
+        );
+        count(Family::InboundTcpAuthzDenyTotal, None);
+        return;
+    };
+    count(Family::InboundTcpAuthzAllowTotal, Some(&authorization.meta));
+    let endpoint = worker.inbound.application(worker, peer.target);
+    let server = match endpoint.connect(Payload::Opaque).await {
+        Ok(server) => server,
+        Err(error) => {
+            tracing::debug!(target = %peer.target, %error, "Connection to the application failed");
+            return;
+        }
+    };
+    let revoked = policy.revoked(|policy| {
+        authorize(policy.authorizations.iter(), peer.addr.ip(), &peer.tls).is_none()
+    });
+    tokio::select! {
+        () = tunnel::copy(conn, server) => {}
+        () = revoked => {
+            tracing::info!(client.ip = %peer.addr.ip(), "Connection terminated due to policy change");
+            count(Family::InboundTcpAuthzTerminateTotal, None);
+        }
+    }
+}
+
+/// Counts a connection under its labels from now on.
+fn metered(worker: &Worker, policy: &PortPolicy, peer: &Client, conn: Conn) -> Conn {
+    let labels = Labels::direction("inbound")
+        .with("peer", "src")
+        .target(peer.target)
+        .client_tls(&peer.tls)
+        .server(&policy.current().meta, peer.target.port())
+        .finish();
+    conn.metered(worker.inbound.transport(&worker.registry, &labels).open())
+}
+
+fn tls_failed(
+    worker: &Worker,
+    client: SocketAddr,
+    orig_dst: SocketAddr,
+    policy: &PortPolicy,
+    error: &TlsError,
+) {
+    let timed_out = matches!(error, TlsError::Sniff(sniff::SniffError::Timeout));
+    let (message, label) = if timed_out {
+        ("TLS detection timed out", "tls detection timeout")
+    } else {
+        ("TLS failed", "i/o")
+    };
+    tracing::debug!(%client, %orig_dst, %error, message);
+    let labels = Labels::default()
+        .with("error", label)
+        .target(orig_dst)
+        .server(&policy.current().meta, orig_dst.port())
+        .finish();
+    worker
+        .registry
+        .counter(Family::InboundTcpErrorsTotal, &labels)
+        .inc();
+}
+
+fn count_header(worker: &Worker, header: &Header, tls: &ClientTls) {
+    let session = match header.session {
+        Some(Session::Http1) => "http/1",
+        Some(Session::Http2) => "http/2",
+        None => "",
+    };
+    let labels = Labels::default()
+        .with("session_protocol", session)
+        .show("target_port", header.port)
+        .with("target_name", header.name.as_deref().unwrap_or_default())
+        .with("client_id", tls.id().map(|id| id.as_str()).unwrap_or_default())
+        .finish();
+    worker
+        .registry
+        .counter(Family::InboundTcpTransportHeaderConnections, &labels)
+        .inc();
+}

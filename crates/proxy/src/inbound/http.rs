@@ -1,0 +1,225 @@
+//! Inbound HTTP: a request's route, who may use it, what the application is told about the client.
+
+use std::{cell::RefCell, collections::HashMap, rc::Rc, sync::Arc};
+
+use http::{HeaderName, HeaderValue};
+use linkerd_http1::{Name, NameSet};
+
+use super::{Client, policy::PortPolicy};
+use crate::{
+    endpoint::Endpoint,
+    errors::{Class, HttpError},
+    http::{Backend, Direction, Edits, Lines, Routed, filters},
+    metrics::{Counter, Family, Labels, http::HttpMetrics},
+    policy::{
+        matching,
+        server::{HttpRoutes, Protocol, ServerPolicy, authorize},
+    },
+    worker::{Drain, Worker},
+};
+
+/// HTTP requests of one inbound connection.
+#[derive(Debug)]
+pub(super) struct InboundHttp {
+    worker: Rc<Worker>,
+    policy: Rc<PortPolicy>,
+    peer: Client,
+    application: Rc<Endpoint>,
+    client_id: Option<HeaderValue>,
+    /// Series by policy, rule and authorization, resolved once each.
+    seen: RefCell<Vec<Seen>>,
+    errors: RefCell<HashMap<&'static str, Arc<Counter>>>,
+    all: HttpRoutes,
+}
+
+#[derive(Debug)]
+struct Seen {
+    policy: Arc<ServerPolicy>,
+    rule: usize,
+    authorization: usize,
+    metrics: Rc<HttpMetrics>,
+    allowed: Arc<Counter>,
+}
+
+/// What clients may not tell the application, and what is between proxies only.
+const CONSUMED: NameSet = NameSet::EMPTY
+    .with(Name::L5dClientId)
+    .with(Name::L5dOrigProto)
+    .with(Name::L5dProxyError);
+
+static CLIENT_ID: HeaderName = HeaderName::from_static(linkerd_api::headers::CLIENT_ID);
+
+impl InboundHttp {
+    pub(super) fn new(worker: &Rc<Worker>, policy: &Rc<PortPolicy>, peer: Client) -> Self {
+        Self {
+            application: worker.inbound.application(worker, peer.target),
+            client_id: peer
+                .tls
+                .id()
+                .and_then(|id| HeaderValue::from_str(id.as_str()).ok()),
+            worker: worker.clone(),
+            policy: policy.clone(),
+            peer,
+            seen: RefCell::default(),
+            errors: RefCell::default(),
+            all: HttpRoutes::all(),
+        }
+    }
+
+    fn labels(&self, policy: &ServerPolicy) -> Labels {
+        Labels::default()
+            .target(self.peer.target)
+            .client_tls(&self.peer.tls)
+            .server(&policy.meta, self.peer.target.port())
+    }
+
+    fn count(&self, family: Family, labels: Labels) {
+        self.worker.registry.counter(family, &labels.finish()).inc();
+    }
+
+    /// The series of an allowed request, and its count.
+    fn allowed(
+        &self,
+        policy: &Arc<ServerPolicy>,
+        rule: usize,
+        authorization: usize,
+        route: &crate::policy::Meta,
+        authz: &crate::policy::Meta,
+    ) -> Rc<HttpMetrics> {
+        let mut seen = self.seen.borrow_mut();
+        let found = seen.iter().find(|s| {
+            s.rule == rule && s.authorization == authorization && Arc::ptr_eq(&s.policy, policy)
+        });
+        if let Some(found) = found {
+            found.allowed.inc();
+            return found.metrics.clone();
+        }
+        seen.retain(|s| Arc::ptr_eq(&s.policy, policy));
+        let rest = self
+            .labels(policy)
+            .resource("route", route)
+            .resource("authz", authz)
+            .finish();
+        let labels: Arc<str> = format!("direction=\"inbound\",{rest}").into();
+        let registry = &self.worker.registry;
+        let metrics = self.worker.inbound.http(registry, &labels);
+        let allowed = registry.counter(Family::InboundHttpAuthzAllowTotal, &rest);
+        allowed.inc();
+        seen.push(Seen {
+            policy: policy.clone(),
+            rule,
+            authorization,
+            metrics: metrics.clone(),
+            allowed,
+        });
+        metrics
+    }
+}
+
+impl Direction for InboundHttp {
+    async fn route(&self, request: &impl matching::Request) -> Result<Routed, HttpError> {
+        let policy = self.policy.current();
+        let routes = match &policy.protocol {
+            Protocol::Detect { http, .. }
+            | Protocol::Http1(http)
+            | Protocol::Http2(http)
+            | Protocol::Grpc(http) => http,
+            // The client's proxy said HTTP; the port's policy still decides who may.
+            Protocol::Opaque | Protocol::Tls => &self.all,
+            Protocol::Invalid(message) => {
+                tracing::debug!(message, "Invalid server policy");
+                return Err(HttpError::new(Class::Internal, "unexpected", "invalid server policy"));
+            }
+        };
+        let Some((route, rule)) = routes.find(request) else {
+            self.count(Family::InboundHttpRouteNotFoundTotal, self.labels(&policy));
+            return Err(HttpError::no_inbound_route());
+        };
+        let list = || route.authorizations.iter().chain(&policy.authorizations);
+        let allowed = authorize(list(), self.peer.addr.ip(), &self.peer.tls);
+        let Some(authorization) = allowed else {
+            tracing::info!(
+                server.group = policy.meta.group(),
+                server.kind = policy.meta.kind(),
+                server.name = policy.meta.name(),
+                route.group = route.meta.group(),
+                route.kind = route.meta.kind(),
+                route.name = route.meta.name(),
+                client.ip = %self.peer.addr.ip(),
+                client.tls = ?self.peer.tls,
+                "Request denied"
+            );
+            let labels = self.labels(&policy).resource("route", &route.meta);
+            self.count(Family::InboundHttpAuthzDenyTotal, labels);
+            return Err(HttpError::unauthorized());
+        };
+        if authorization.is_audit() {
+            tracing::info!(
+                server.group = policy.meta.group(),
+                server.kind = policy.meta.kind(),
+                server.name = policy.meta.name(),
+                route.name = route.meta.name(),
+                client.ip = %self.peer.addr.ip(),
+                client.tls = ?self.peer.tls,
+                authz.name = authorization.meta.name(),
+                "Request allowed"
+            );
+        }
+        let position = list()
+            .position(|a| std::ptr::eq(a, authorization))
+            .unwrap_or(usize::MAX);
+        let mut edits = Edits {
+            drop: CONSUMED,
+            ..Edits::default()
+        };
+        filters::apply(&rule.filters, request, &mut edits)?;
+        if let Some(id) = &self.client_id {
+            edits.request.push(Lines::one(CLIENT_ID.clone(), id.clone()));
+        }
+        let metrics =
+            self.allowed(&policy, rule.index, position, &route.meta, &authorization.meta);
+        let queue = self.worker.config.inbound.http_queue;
+        Ok(Routed {
+            backend: Backend::Forward(self.application.clone()),
+            edits,
+            failfast: queue.failfast,
+            capacity: queue.capacity,
+            metrics: Some(metrics),
+            require_id: None,
+        })
+    }
+
+    fn informational(&self) -> bool {
+        self.client_id.is_some()
+    }
+
+    fn failed(&self, error: &HttpError) {
+        tracing::debug!(%error, client = %self.peer.addr, "Request failed");
+        if matches!(
+            error.class,
+            Class::PermissionDenied | Class::NotFound | Class::Redirect(_) | Class::RateLimited
+        ) {
+            return;
+        }
+        let mut errors = self.errors.borrow_mut();
+        let counter = errors.entry(error.label).or_insert_with(|| {
+            let labels = Labels::default()
+                .with("error", error.label)
+                .target(self.peer.target)
+                .server(&self.policy.current().meta, self.peer.target.port())
+                .finish();
+            self.worker
+                .registry
+                .counter(Family::InboundHttpErrorsTotal, &labels)
+        });
+        counter.inc();
+    }
+
+    fn downgrades(&self) -> bool {
+        true
+    }
+
+    fn drain(&self) -> &Rc<Drain> {
+        &self.worker.drain
+    }
+}

@@ -1,0 +1,152 @@
+//! Inbound ports on one worker: their policy as of now, the application behind each address, and
+//! series shared by connections.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    net::SocketAddr,
+    rc::{Rc, Weak},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::watch;
+
+use crate::{
+    endpoint::{Endpoint, EndpointFactory},
+    metrics::{Labels, Registry, http::HttpMetrics, transport::TransportMetrics},
+    policy::{endpoint::EndpointMeta, server::ServerPolicy},
+    worker::Worker,
+};
+
+/// Ports, applications and series in use.
+#[derive(Debug, Default)]
+pub struct Cache {
+    ports: RefCell<HashMap<u16, (Rc<PortPolicy>, Cell<Instant>)>>,
+    applications: RefCell<HashMap<SocketAddr, (Rc<Endpoint>, Cell<Instant>)>>,
+    transports: RefCell<HashMap<Arc<str>, Weak<TransportMetrics>>>,
+    http: RefCell<HashMap<Arc<str>, Weak<HttpMetrics>>>,
+}
+
+/// The policy of one port.
+#[derive(Debug)]
+pub struct PortPolicy {
+    updates: RefCell<watch::Receiver<Arc<ServerPolicy>>>,
+    current: RefCell<Arc<ServerPolicy>>,
+}
+
+impl Cache {
+    /// The policy of a port, watched while connections use it.
+    pub fn port(&self, worker: &Worker, port: u16) -> Rc<PortPolicy> {
+        let mut ports = self.ports.borrow_mut();
+        let (policy, _) = ports.entry(port).or_insert_with(|| {
+            let updates = worker.discovery.inbound(port);
+            let current = updates.borrow().clone();
+            let policy = PortPolicy {
+                updates: RefCell::new(updates),
+                current: RefCell::new(current),
+            };
+            (Rc::new(policy), Cell::new(Instant::now()))
+        });
+        policy.clone()
+    }
+
+    /// The application at an address.
+    pub fn application(&self, worker: &Worker, addr: SocketAddr) -> Rc<Endpoint> {
+        let mut applications = self.applications.borrow_mut();
+        let (endpoint, _) = applications.entry(addr).or_insert_with(|| {
+            let config = &worker.config.inbound;
+            let labels = Labels::direction("inbound")
+                .target(addr)
+                .with("tls", "no_identity")
+                .with("no_tls_reason", "loopback");
+            let factory = EndpointFactory {
+                connector: worker.inbound_connector.clone(),
+                registry: worker.registry.clone(),
+                direction: "inbound",
+                authority: None,
+                default_rtt: Duration::from_millis(30),
+                decay: Duration::from_secs(10),
+                backoff: config.backoff,
+                pool: config.pool,
+                upgrade_threshold: u32::MAX,
+                labels: Some(labels.finish()),
+                swept: worker.swept.clone(),
+            };
+            let endpoint = factory.make(addr, Arc::new(EndpointMeta::default()));
+            (endpoint, Cell::new(Instant::now()))
+        });
+        endpoint.clone()
+    }
+
+    /// Connection series with these labels.
+    pub fn transport(&self, registry: &Arc<Registry>, labels: &Arc<str>) -> Rc<TransportMetrics> {
+        let mut transports = self.transports.borrow_mut();
+        if let Some(metrics) = transports.get(labels).and_then(Weak::upgrade) {
+            return metrics;
+        }
+        let metrics = TransportMetrics::new(registry, labels.clone());
+        transports.insert(labels.clone(), Rc::downgrade(&metrics));
+        metrics
+    }
+
+    /// HTTP series with these labels.
+    pub fn http(&self, registry: &Arc<Registry>, labels: &Arc<str>) -> Rc<HttpMetrics> {
+        let mut http = self.http.borrow_mut();
+        if let Some(metrics) = http.get(labels).and_then(Weak::upgrade) {
+            return metrics;
+        }
+        let metrics = Rc::new(HttpMetrics::new(registry, labels.clone()));
+        http.insert(labels.clone(), Rc::downgrade(&metrics));
+        metrics
+    }
+
+    /// Forgets what nobody has used for `idle`.
+    pub fn sweep(&self, now: Instant, idle: Duration) {
+        let keep = |users: usize, used: &Cell<Instant>| {
+            if users > 1 {
+                used.set(now);
+            }
+            now.saturating_duration_since(used.get()) < idle
+        };
+        self.ports
+            .borrow_mut()
+            .retain(|_, (policy, used)| keep(Rc::strong_count(policy), used));
+        let mut dropped = Vec::new();
+        self.applications.borrow_mut().retain(|_, (endpoint, used)| {
+            let keep = keep(Rc::strong_count(endpoint), used);
+            if !keep {
+                dropped.push(endpoint.clone());
+            }
+            keep
+        });
+        drop(dropped);
+        self.transports
+            .borrow_mut()
+            .retain(|_, weak| weak.strong_count() > 0);
+        self.http
+            .borrow_mut()
+            .retain(|_, weak| weak.strong_count() > 0);
+    }
+}
+
+impl PortPolicy {
+    /// The policy as of now; costs an atomic load when nothing has changed.
+    pub fn current(&self) -> Arc<ServerPolicy> {
+        let mut updates = self.updates.borrow_mut();
+        if updates.has_changed().unwrap_or(false) {
+            *self.current.borrow_mut() = updates.borrow_and_update().clone();
+        }
+        self.current.borrow().clone()
+    }
+
+    /// Ends when an update makes `denies` true.
+    pub async fn revoked(&self, denies: impl Fn(&ServerPolicy) -> bool) {
+        let mut updates = self.updates.borrow().clone();
+        let denied = updates.wait_for(|policy| denies(policy)).await.is_ok();
+        if !denied {
+            // Nobody will ever change it again.
+            std::future::pending::<()>().await;
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Terminates mesh TLS when the server name is ours; anything else stays as it is.
+
+use std::time::Duration;
+
+use linkerd_tls::{Alpn, HANDSHAKE_DEADLINE, handshake};
+
+use crate::{
+    h1::Conn,
+    io::{Prefixed, Stream},
+    policy::server::{ClientTls, NoTls},
+    sniff::{self, SniffError},
+    worker::Worker,
+};
+
+/// A connection after TLS.
+#[derive(Debug)]
+pub(crate) struct Terminated {
+    /// The connection, payload next.
+    pub(crate) conn: Conn,
+    /// How the client came in.
+    pub(crate) tls: ClientTls,
+    /// Whether the transport header was agreed on.
+    pub(crate) alpn: bool,
+}
+
+/// Why a connection cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// Its first bytes did not come.
+    #[error(transparent)]
+    Sniff(#[from] SniffError),
+    /// The handshake failed.
+    #[error("TLS handshake failed")]
+    Handshake(#[from] handshake::HandshakeError),
+}
+
+/// Looks for TLS and terminates what is ours.
+pub(crate) async fn detect(
+    worker: &Worker,
+    mut conn: Conn,
+    alpn: Alpn,
+    limit: Duration,
+) -> Result<Terminated, TlsError> {
+    let tls = match sniff::tls(&mut conn, limit).await? {
+        sniff::Tls::NotTls => ClientTls::Plain(NoTls::NotFromRemote),
+        sniff::Tls::Hello(Some(sni))
+            if sni.eq_ignore_ascii_case(&worker.store.local().server_name) =>
+        {
+            return terminate(worker, conn, alpn).await;
+        }
+        sniff::Tls::Hello(sni) => ClientTls::Opaque(sni.unwrap_or_default()),
+    };
+    Ok(Terminated {
+        conn,
+        tls,
+        alpn: false,
+    })
+}
+
+async fn terminate(worker: &Worker, conn: Conn, alpn: Alpn) -> Result<Terminated, TlsError> {
+    let (io, prefix, _) = conn.into_parts();
+    let io = io.into_tcp().expect("TLS is looked for on plain streams only");
+    let io = Prefixed::new(prefix, io);
+    let snapshot = worker.store.snapshot();
+    let (stream, id) = handshake::accept(io, &snapshot, alpn, HANDSHAKE_DEADLINE).await?;
+    let agreed = stream.get_ref().1.alpn_protocol() == Some(Alpn::TRANSPORT_HEADER);
+    Ok(Terminated {
+        conn: Conn::new(Stream::server(stream)),
+        tls: ClientTls::Mesh(id),
+        alpn: agreed,
+    })
+}

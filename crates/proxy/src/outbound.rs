@@ -1,0 +1,165 @@
+//! Traffic of local applications: find out what is known about where a connection wants to go, find
+//! out what it speaks, and carry it there.
+
+pub mod discover;
+mod http;
+
+use std::{rc::Rc, time::Instant};
+
+
+pub use self::discover::Cache;
+use self::{discover::LocalPolicy, http::OutboundHttp};
+use crate::{
+    control::Target,
+    detect,
+    h1::Conn,
+    http::{Backend, server1, server2},
+    io::Stream,
+    policy::{
+        client::{Protocol, Refusal, TcpRoute},
+        matching::HostMatch,
+    },
+    connect::Payload,
+    sniff,
+    socket::Accepted,
+    tunnel,
+    worker::Worker,
+};
+
+/// What the HTTP routes of a connection are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    Http1,
+    Http2,
+}
+
+/// Serves one accepted connection to its end.
+pub async fn serve(worker: Rc<Worker>, accepted: Accepted) {
+    let Accepted {
+        io,
+        client,
+        orig_dst,
+    } = accepted;
+    let target = worker.outbound.target(&worker, Target::Addr(orig_dst));
+    let io = Stream::tcp(io).metered(target.transport(&worker).open());
+    let conn = Conn::new(io);
+    let policy = match target.ready(&worker).await {
+        Ok(policy) => policy,
+        Err(error) => {
+            tracing::debug!(%client, %orig_dst, %error, "Outbound discovery failed");
+            return;
+        }
+    };
+    let detect_timeout = worker.config.outbound.detect_timeout;
+    let http = |version| OutboundHttp::new(&worker, &target, &policy, version);
+    match &policy.policy.protocol {
+        // In ingress mode requests are routed one by one, whatever the address says.
+        _ if worker.config.outbound.ingress => {
+            serve_detected(&worker, &policy, conn, None, http).await;
+        }
+        Protocol::Http1(_) => server1::serve(&http(Version::Http1), conn).await,
+        Protocol::Http2(_) | Protocol::Grpc(_) => {
+            server2::serve(&http(Version::Http2), conn, &worker.config.outbound.http2).await;
+        }
+        Protocol::Opaque(route) => {
+            opaque(&worker, &policy, route.as_ref(), conn).await;
+        }
+        Protocol::Detect { opaque, .. } => {
+            serve_detected(&worker, &policy, conn, opaque.as_ref(), http).await;
+        }
+        Protocol::Tls(routes) => {
+            let mut conn = conn;
+            match sniff::tls(&mut conn, detect_timeout).await {
+                Ok(sniff::Tls::Hello(sni)) => {
+                    let best = routes
+                        .iter()
+                        .filter_map(|r| Some((HostMatch::best(&r.snis, sni.as_deref())?, r)))
+                        .max_by_key(|(rank, _)| *rank);
+                    match best {
+                        Some((_, route)) => {
+                            self::opaque(&worker, &policy, Some(&route.route), conn).await;
+                        }
+                        None => tracing::debug!(%orig_dst, ?sni, "No TLS route"),
+                    }
+                }
+                Ok(sniff::Tls::NotTls) => tracing::debug!(%orig_dst, "Could not find SNI"),
+                Err(error) => tracing::debug!(%orig_dst, %error, "SNI detection failed"),
+            }
+        }
+        Protocol::Invalid(message) => {
+            tracing::debug!(%orig_dst, message, "Invalid client policy");
+            serve_detected(&worker, &policy, conn, None, http).await;
+        }
+    }
+}
+
+async fn serve_detected(
+    worker: &Rc<Worker>,
+    policy: &Rc<LocalPolicy>,
+    mut conn: Conn,
+    route: Option<&TcpRoute>,
+    http: impl Fn(Version) -> OutboundHttp,
+) {
+    match sniff::http(&mut conn, worker.config.outbound.detect_timeout).await {
+        Ok(detect::Http::Http1) => server1::serve(&http(Version::Http1), conn).await,
+        Ok(detect::Http::Http2) => {
+            server2::serve(&http(Version::Http2), conn, &worker.config.outbound.http2).await;
+        }
+        Ok(detect::Http::NotHttp | detect::Http::More) => {
+            opaque(worker, policy, route, conn).await;
+        }
+        Err(error) => tracing::debug!(%error, "Protocol detection failed"),
+    }
+}
+
+async fn opaque(
+    worker: &Rc<Worker>,
+    policy: &Rc<LocalPolicy>,
+    route: Option<&TcpRoute>,
+    client: Conn,
+) {
+    let Some(route) = route else {
+        tracing::debug!("No TCP route");
+        return;
+    };
+    match &route.refusal {
+        None => {}
+        Some(Refusal::Forbidden) => {
+            tracing::info!(route = %route.meta, "forbidden TCP route");
+            return;
+        }
+        Some(Refusal::Invalid(message)) => {
+            tracing::info!(route = %route.meta, message, "invalid TCP backend");
+            return;
+        }
+    }
+    let Some(backend) = policy.choose(&route.backends, Instant::now()) else {
+        return;
+    };
+    let queue = worker.config.outbound.tcp_queue;
+    let endpoint = match &policy.backends[backend.backend] {
+        Backend::Forward(endpoint) => endpoint.clone(),
+        Backend::Balance(balancer) => {
+            let deadline = Instant::now() + queue.failfast;
+            match balancer.ready(deadline, queue.capacity).await {
+                Ok(endpoint) => endpoint,
+                Err(error) => {
+                    tracing::debug!(?error, "No endpoint is ready");
+                    return;
+                }
+            }
+        }
+        Backend::None(name) => {
+            tracing::debug!(backend = %name, "Backend has no dispatcher");
+            return;
+        }
+    };
+    let flight = crate::endpoint::InFlight::new(endpoint, Instant::now());
+    match flight.endpoint.connect(Payload::Opaque).await {
+        Ok(server) => {
+            flight.answered(Instant::now());
+            tunnel::copy(client, server).await;
+        }
+        Err(error) => tracing::debug!(%error, "Connection failed"),
+    }
+}

@@ -1,0 +1,147 @@
+//! Outbound HTTP: a request's rule, its filters and its backend.
+
+use std::{cell::RefCell, collections::HashMap, rc::Rc, sync::Arc, time::Instant};
+
+use linkerd_http1::{Name, NameSet};
+
+use super::{
+    Version,
+    discover::{LocalPolicy, LocalTarget},
+};
+use crate::{
+    errors::{Class, HttpError},
+    http::{Backend, Direction, Edits, Routed, filters},
+    metrics::{Counter, Family, Labels},
+    policy::{client::{HttpRoutes, Protocol}, matching},
+    worker::{Drain, Worker},
+};
+
+/// HTTP requests of one outbound connection.
+#[derive(Debug)]
+pub(super) struct OutboundHttp {
+    worker: Rc<Worker>,
+    target: Rc<LocalTarget>,
+    /// The policy the connection began with: a later one of another kind does not apply.
+    first: Rc<LocalPolicy>,
+    version: Version,
+    errors: RefCell<HashMap<&'static str, Arc<Counter>>>,
+}
+
+/// Mesh headers applications must not send on.
+const CONSUMED: NameSet = NameSet::EMPTY.with(Name::L5dRequireId);
+/// What a peer's proxy says to us and not to the application.
+const FROM_PEER: NameSet = NameSet::EMPTY
+    .with(Name::L5dProxyError)
+    .with(Name::L5dProxyConnection)
+    .with(Name::L5dOrigProto);
+
+impl OutboundHttp {
+    pub(super) fn new(
+        worker: &Rc<Worker>,
+        target: &Rc<LocalTarget>,
+        policy: &Rc<LocalPolicy>,
+        version: Version,
+    ) -> Self {
+        Self {
+            worker: worker.clone(),
+            target: target.clone(),
+            first: policy.clone(),
+            version,
+            errors: RefCell::default(),
+        }
+    }
+
+    fn routes<'a>(&self, policy: &'a LocalPolicy) -> Result<&'a HttpRoutes, Option<&'a str>> {
+        match (&policy.policy.protocol, self.version) {
+            (Protocol::Detect { http1, .. }, Version::Http1) => Ok(http1),
+            (Protocol::Detect { http2, .. }, Version::Http2) => Ok(http2),
+            (Protocol::Http1(routes) | Protocol::Http2(routes) | Protocol::Grpc(routes), _) => {
+                Ok(routes)
+            }
+            (Protocol::Invalid(message), _) => Err(Some(message)),
+            (Protocol::Opaque(_) | Protocol::Tls(_), _) => Err(None),
+        }
+    }
+}
+
+impl Direction for OutboundHttp {
+    async fn route(&self, request: &impl matching::Request) -> Result<Routed, HttpError> {
+        let current = self.target.current(&self.worker).ok().flatten();
+        let mut policy = current.as_ref().unwrap_or(&self.first);
+        let routes = match self.routes(policy) {
+            Ok(routes) => routes,
+            Err(Some(message)) => {
+                tracing::debug!(message, "Invalid client policy");
+                return Err(HttpError::new(
+                    Class::Internal,
+                    "unexpected",
+                    "invalid client policy configuration",
+                ));
+            }
+            Err(None) => {
+                policy = &self.first;
+                self.routes(policy).map_err(|_| HttpError::unexpected())?
+            }
+        };
+        let (_, rule) = routes.find(request).ok_or_else(HttpError::no_route)?;
+        let mut edits = Edits {
+            drop: CONSUMED,
+            ..Edits::default()
+        };
+        filters::apply(&rule.filters, request, &mut edits)?;
+        let chosen = policy
+            .choose(&rule.backends, Instant::now())
+            .ok_or_else(HttpError::load_shed)?;
+        filters::apply(&chosen.filters, request, &mut edits)?;
+        let backend = policy.backends[chosen.backend].clone();
+        let meshed = match &backend {
+            Backend::Forward(endpoint) => endpoint.is_meshed(),
+            Backend::Balance(_) => true,
+            Backend::None(_) => false,
+        };
+        if meshed {
+            edits.drop_response = FROM_PEER;
+        }
+        let mut require_id = None;
+        request.any_header(&REQUIRE_ID, &mut |value| {
+            require_id = std::str::from_utf8(value).ok().map(str::to_owned);
+            true
+        });
+        let queue = self.worker.config.outbound.http_queue;
+        Ok(Routed {
+            backend,
+            edits,
+            failfast: queue.failfast,
+            capacity: queue.capacity,
+            metrics: None,
+            require_id,
+        })
+    }
+
+    fn informational(&self) -> bool {
+        self.worker.config.outbound.informational_headers
+    }
+
+    fn failed(&self, error: &HttpError) {
+        tracing::debug!(%error, target = %self.target.target(), "Request failed");
+        let mut errors = self.errors.borrow_mut();
+        let counter = errors.entry(error.label).or_insert_with(|| {
+            let labels = Labels::default().with("error", error.label).finish();
+            self.worker
+                .registry
+                .counter(Family::OutboundHttpErrorsTotal, &labels)
+        });
+        counter.inc();
+    }
+
+    fn downgrades(&self) -> bool {
+        false
+    }
+
+    fn drain(&self) -> &Rc<Drain> {
+        &self.worker.drain
+    }
+}
+
+static REQUIRE_ID: http::HeaderName =
+    http::HeaderName::from_static(linkerd_api::headers::REQUIRE_ID);

@@ -1,0 +1,86 @@
+//! Reads the first bytes of a connection until it is clear what they are, or the time is over. The
+//! bytes stay in the connection's buffer.
+
+use std::{io, time::Duration};
+
+use tokio::time::timeout;
+
+use crate::{detect, h1::Conn};
+
+/// Why a connection cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum SniffError {
+    /// It was closed before it said anything.
+    #[error("socket closed before protocol detection")]
+    Closed,
+    /// It failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It said too little in time.
+    #[error("detection timed out")]
+    Timeout,
+}
+
+/// What a stream that may be TLS begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// A ClientHello, with the server name it asks for.
+    Hello(Option<String>),
+    /// Something else.
+    NotTls,
+}
+
+/// Looks for HTTP. `More` means that the time is over: the bytes so far are not HTTP.
+pub async fn http(conn: &mut Conn, limit: Duration) -> Result<detect::Http, SniffError> {
+    let sniff = async {
+        loop {
+            match detect::http(&conn.rbuf) {
+                detect::Http::More => {}
+                verdict => return Ok(verdict),
+            }
+            if read(conn).await? == 0 {
+                return if conn.rbuf.is_empty() {
+                    Err(SniffError::Closed)
+                } else {
+                    Ok(detect::Http::NotHttp)
+                };
+            }
+        }
+    };
+    timeout(limit, sniff).await.unwrap_or(Ok(detect::Http::More))
+}
+
+/// Looks for TLS.
+pub async fn tls(conn: &mut Conn, limit: Duration) -> Result<Tls, SniffError> {
+    let sniff = async {
+        loop {
+            match detect::tls(&conn.rbuf) {
+                detect::Tls::Hello(sni) => return Ok(Tls::Hello(sni.map(str::to_owned))),
+                detect::Tls::NotTls => return Ok(Tls::NotTls),
+                detect::Tls::More => {}
+            }
+            if read(conn).await? == 0 {
+                return if conn.rbuf.is_empty() {
+                    Err(SniffError::Closed)
+                } else {
+                    Ok(Tls::NotTls)
+                };
+            }
+        }
+    };
+    timeout(limit, sniff).await.unwrap_or(Err(SniffError::Timeout))
+}
+
+async fn read(conn: &mut Conn) -> io::Result<usize> {
+    std::future::poll_fn(|cx| conn.poll_fill(cx)).await
+}
+
+/// Reads more, within a limit.
+pub async fn more(conn: &mut Conn, limit: Duration) -> Result<(), SniffError> {
+    match timeout(limit, read(conn)).await {
+        Ok(Ok(0)) => Err(SniffError::Closed),
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(SniffError::Timeout),
+    }
+}

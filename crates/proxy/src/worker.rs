@@ -1,0 +1,205 @@
+//! What every connection of one worker shares: settings, discovery, connectors, caches, and the list
+//! of connections to wake when a drain begins. Lives on one thread; nothing here is locked.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Waker},
+    time::{Duration, Instant},
+};
+
+use linkerd_tls::Store;
+
+use crate::{
+    config::Config,
+    connect::{Connector, LoopGuard},
+    control::Discovery,
+    endpoint::Swept,
+    inbound,
+    metrics::Registry,
+    outbound,
+};
+
+/// One worker's shared state.
+#[derive(Debug)]
+pub struct Worker {
+    /// Settings.
+    pub config: Arc<Config>,
+    /// Lookups.
+    pub discovery: Discovery,
+    /// Certificates.
+    pub store: Arc<Store>,
+    /// Metrics.
+    pub registry: Arc<Registry>,
+    /// Connections to peers.
+    pub outbound_connector: Rc<Connector>,
+    /// Connections to the application.
+    pub inbound_connector: Rc<Connector>,
+    /// Told when a drain begins.
+    pub drain: Rc<Drain>,
+    /// Outbound targets in use.
+    pub outbound: outbound::Cache,
+    /// Inbound ports in use.
+    pub inbound: inbound::Cache,
+    /// Endpoints to be swept.
+    pub swept: Rc<Swept>,
+    /// HTTP requests in flight, by direction.
+    pub in_flight: InFlightLimits,
+}
+
+/// Requests in flight on this worker.
+#[derive(Debug, Default)]
+pub struct InFlightLimits {
+    /// Outbound.
+    pub outbound: Cell<usize>,
+    /// Inbound.
+    pub inbound: Cell<usize>,
+}
+
+/// How often idle things are looked for.
+const SWEEP: Duration = Duration::from_secs(1);
+
+impl Worker {
+    /// A worker; `loops` says whether loopback may be connected to.
+    pub fn new(
+        config: Arc<Config>,
+        discovery: Discovery,
+        store: Arc<Store>,
+        registry: Arc<Registry>,
+        inbound_port: u16,
+        allow_loopback: bool,
+    ) -> Rc<Self> {
+        let connector = |timeout, socket, guard| {
+            Rc::new(Connector {
+                store: store.clone(),
+                timeout,
+                socket,
+                local_ips: config.inbound.ips.clone(),
+                guard,
+                http2: config.http2_client,
+            })
+        };
+        let outbound_guard = if allow_loopback {
+            LoopGuard::None
+        } else {
+            LoopGuard::Loopback
+        };
+        Rc::new(Self {
+            outbound_connector: connector(
+                config.outbound.connect_timeout,
+                config.outbound.connect,
+                outbound_guard,
+            ),
+            inbound_connector: connector(
+                config.inbound.connect_timeout,
+                config.inbound.connect,
+                LoopGuard::Port(inbound_port),
+            ),
+            discovery,
+            store,
+            registry,
+            drain: Rc::default(),
+            outbound: outbound::Cache::default(),
+            inbound: inbound::Cache::default(),
+            swept: Rc::default(),
+            in_flight: InFlightLimits::default(),
+            config,
+        })
+    }
+
+    /// Runs for the life of the worker: closes idle connections, forgets unused targets.
+    pub async fn sweep(self: Rc<Self>) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            let now = Instant::now();
+            self.swept.sweep(now);
+            self.outbound.sweep(now, self.config.outbound.discovery_idle);
+            self.inbound.sweep(now, self.config.inbound.discovery_idle);
+        }
+    }
+}
+
+/// Connections that want to know when a drain begins.
+#[derive(Debug, Default)]
+pub struct Drain {
+    draining: Cell<bool>,
+    next: Cell<u64>,
+    wakers: RefCell<HashMap<u64, Waker>>,
+}
+
+impl Drain {
+    /// Whether new work is refused.
+    pub fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Begins the drain.
+    pub fn start(&self) {
+        self.draining.set(true);
+        for (_, waker) in self.wakers.borrow_mut().drain() {
+            waker.wake();
+        }
+    }
+
+    /// A place for one connection.
+    pub fn slot(self: &Rc<Self>) -> DrainSlot {
+        let id = self.next.get();
+        self.next.set(id + 1);
+        DrainSlot {
+            drain: self.clone(),
+            id,
+            waker: None,
+        }
+    }
+}
+
+/// One connection's place in the drain.
+#[derive(Debug)]
+pub struct DrainSlot {
+    drain: Rc<Drain>,
+    id: u64,
+    waker: Option<Waker>,
+}
+
+impl DrainSlot {
+    /// Whether the drain has begun; if not, the task is woken when it does.
+    pub fn poll_draining(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.drain.is_draining() {
+            return true;
+        }
+        // A task keeps its waker, so this is done once per connection.
+        if !self.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+            self.waker = Some(cx.waker().clone());
+            let mut wakers = self.drain.wakers.borrow_mut();
+            wakers.insert(self.id, cx.waker().clone());
+        }
+        false
+    }
+
+    /// Whether the drain has begun.
+    pub fn is_draining(&self) -> bool {
+        self.drain.is_draining()
+    }
+
+    /// Ends when the drain begins.
+    pub async fn draining(&mut self) {
+        std::future::poll_fn(|cx| {
+            if self.poll_draining(cx) {
+                std::task::Poll::Ready(())
+            } else {
+                std::task::Poll::Pending
+            }
+        })
+        .await;
+    }
+}
+
+impl Drop for DrainSlot {
+    fn drop(&mut self) {
+        if self.waker.is_some() {
+            self.drain.wakers.borrow_mut().remove(&self.id);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! HTTP/1 through a pair of proxies.
+
+#[path = "support/harness.rs"]
+mod harness;
+
+use harness::{Client, Pair, get, http_echo};
+use linkerd_testkit::wait_for;
+
+#[test]
+fn a_request_crosses_the_mesh() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    let answer = get(pair.client.outbound, "/hello?x=1", "web.ns");
+    assert_eq!(answer.status(), 200, "{}", answer.head);
+    let seen = answer.json();
+    assert_eq!(seen["method"], "GET");
+    assert_eq!(seen["uri"], "/hello?x=1");
+    let request = app.requests().remove(0);
+    assert_eq!(request.header("host"), Some("web.ns"));
+    assert_eq!(request.header("l5d-client-id"), Some(pair.client.identity.as_str()));
+    assert_eq!(request.header("l5d-orig-proto"), None);
+}
+
+#[test]
+fn connections_are_kept_on_both_legs() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    let mut client = Client::connect(pair.client.outbound);
+    for n in 0..20 {
+        let answer = client.get(&format!("/{n}"), "web");
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.json()["uri"], format!("/{n}"));
+    }
+    assert_eq!(app.connections().len(), 1, "one connection to the application");
+    let opened = pair.server.metric("tcp_open_total", &["peer=\"src\"", "direction=\"inbound\""]);
+    assert!((opened - 1.0).abs() < 0.1, "one connection between the proxies: {opened}");
+}
+
+#[test]
+fn bodies_pass_in_both_directions() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    let mut client = Client::connect(pair.client.outbound);
+    for size in [0usize, 1, 100, 8192, 70_000, 1_000_000] {
+        let body = "x".repeat(size);
+        let head = format!("POST /{size} HTTP/1.1\r\nhost: a\r\ncontent-length: {size}\r\nx-echo-body-bytes: {size}\r\n\r\n");
+        let answer = client.send(head).send(&body).answer();
+        assert_eq!(answer.status(), 200, "{size}");
+        assert_eq!(answer.body.len(), size, "{size}");
+        let request = app.requests().pop().expect("a request");
+        assert_eq!(request.body.len(), size);
+    }
+}
+
+#[test]
+fn chunked_bodies_pass() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    let mut client = Client::connect(pair.client.outbound);
+    client.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n");
+    client.send("6\r\n world\r\n0\r\n\r\n");
+    let answer = client.answer();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.json()["body"], "hello world");
+}
+
+#[test]
+fn a_client_cannot_claim_an_identity() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    let mut client = Client::connect(pair.client.outbound);
+    client
+        .send("GET / HTTP/1.1\r\nhost: a\r\nl5d-client-id: somebody\r\n\r\n")
+        .answer();
+    let request = app.requests().remove(0);
+    let ids: Vec<_> = request.headers.iter().filter(|(n, _)| n == "l5d-client-id").collect();
+    assert_eq!(ids.len(), 1);
+    assert_eq!(ids[0].1, pair.client.identity);
+}
+
+#[test]
+fn many_clients_at_once_travel_as_http2() {
+    let app = http_echo();
+    let pair = Pair::with(app.addr(), &[("OUTBOUND_HTTP1_UPGRADE_THRESHOLD", "0")], &[]);
+    let addr = pair.client.outbound;
+    let threads: Vec<_> = (0..8)
+        .map(|n| {
+            std::thread::spawn(move || {
+                let mut client = Client::connect(addr);
+                for i in 0..20 {
+                    let answer = client.get(&format!("/{n}/{i}"), "web");
+                    assert_eq!(answer.status(), 200);
+                    assert_eq!(answer.json()["uri"], format!("/{n}/{i}"));
+                    assert_eq!(answer.header("l5d-orig-proto"), None);
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("a client succeeds");
+    }
+    let http2 = pair.server.metric(
+        "inbound_tcp_transport_header_connections_total",
+        &["session_protocol=\"http/2\""],
+    );
+    assert!(http2 >= 1.0, "some went as HTTP/2");
+    for request in app.requests() {
+        assert!(request.version.contains("1.1"), "the application sees HTTP/1: {request:?}");
+        assert_eq!(request.header("l5d-orig-proto"), None);
+        assert_eq!(request.header("host"), Some("web"));
+    }
+}
+
+#[test]
+fn golden_metrics_are_counted() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    let mut client = Client::connect(pair.client.outbound);
+    for _ in 0..3 {
+        client.get("/", "web");
+    }
+    client.send("GET / HTTP/1.1\r\nhost: a\r\nx-echo-status: 503\r\n\r\n").answer();
+    for (proxy, direction) in [(&pair.client, "outbound"), (&pair.server, "inbound")] {
+        let direction = format!("direction=\"{direction}\"");
+        wait_for(harness::DEADLINE, "responses are counted", || {
+            (proxy.metric("response_total", &[&direction]) - 4.0).abs() < 0.1
+        });
+        let total = |family, labels: &[&str]| {
+            let mut all = vec![direction.as_str()];
+            all.extend(labels);
+            proxy.metric(family, &all)
+        };
+        let same = |a: f64, b: f64, what: &str| assert!((a - b).abs() < 0.1, "{what}: {a} {b}\n{}", proxy.metrics());
+        same(total("request_total", &[]), 4.0, "requests");
+        same(total("response_total", &["classification=\"success\"", "status_code=\"200\""]), 3.0, "successes");
+        same(total("response_total", &["classification=\"failure\"", "status_code=\"503\""]), 1.0, "failures");
+        same(total("response_latency_ms_count", &[]), 4.0, "latencies");
+        assert!(total("tcp_read_bytes_total", &["peer=\"src\""]) > 100.0);
+    }
+    let labels = ["dst_deployment=\"web\"", "tls=\"true\"", "server_id="];
+    assert!(pair.client.metric("request_total", &labels) > 3.0);
+    assert!(pair.server.metric("request_total", &["tls=\"true\"", "client_id=", "srv_kind=", "authz_name="]) > 3.0);
+    let text = pair.client.metrics();
+    assert!(text.contains("proxy_build_info{"), "{text}");
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn a_silent_client_is_closed_on_shutdown() {
+    let app = http_echo();
+    let mut pair = Pair::new(app.addr());
+    let mut client = Client::connect(pair.client.outbound);
+    client.get("/", "web");
+    pair.client.shutdown();
+    assert_eq!(client.rest(), b"", "idle connections are closed");
+    pair.client.join();
+}

@@ -1,0 +1,313 @@
+//! Two real proxies in this process, between a client and an application, under a control plane the
+//! test drives. Only the original destinations are given, since nothing is redirected here.
+#![allow(dead_code, unreachable_pub, reason = "every test target uses another part")]
+
+use std::{
+    collections::HashMap,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::Arc,
+    time::Duration,
+};
+
+use linkerd_proxy::{
+    app::{self, Running, Seams},
+    config::Config,
+    socket::OrigDst,
+};
+use linkerd_testkit::{
+    ca::identity,
+    control_plane::{ControlPlane, objects},
+    echo::Echo,
+    wait_for,
+};
+use tempfile::TempDir;
+
+/// Nothing in a test may take longer.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+/// What the service is called.
+pub const SERVICE: &str = "web.ns.svc.cluster.local:80";
+/// Where clients believe it is.
+pub const CLUSTER_IP: &str = "10.96.0.10:80";
+
+/// One proxy and what it needs on disk.
+pub struct Proxy {
+    running: Option<Running>,
+    _dir: TempDir,
+    pub outbound: SocketAddr,
+    pub inbound: SocketAddr,
+    pub admin: SocketAddr,
+    pub identity: String,
+}
+
+impl Proxy {
+    /// Starts a proxy and waits until it is certified.
+    pub fn start(
+        control: &ControlPlane,
+        service_account: &str,
+        outbound_dst: OrigDst,
+        inbound_dst: OrigDst,
+        extra: &[(&str, &str)],
+    ) -> Self {
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let token = dir.path().join("token");
+        std::fs::write(&token, "token").expect("a file can be written");
+        let name = identity(service_account, "ns");
+        let control_addr = control.addr().to_string();
+        let path = |p: &std::path::Path| p.to_str().expect("text").to_owned();
+        let mut env: HashMap<String, String> = [
+            ("OUTBOUND_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
+            ("INBOUND_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
+            ("ADMIN_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
+            ("DESTINATION_SVC_ADDR", control_addr.clone()),
+            ("POLICY_SVC_ADDR", control_addr.clone()),
+            ("IDENTITY_SVC_ADDR", control_addr),
+            ("POLICY_WORKLOAD", "ns:pod".to_owned()),
+            ("IDENTITY_DIR", path(dir.path())),
+            ("IDENTITY_TOKEN_FILE", path(&token)),
+            ("IDENTITY_TRUST_ANCHORS", control.anchors_pem().to_owned()),
+            ("IDENTITY_LOCAL_NAME", name.clone()),
+            ("DESTINATION_PROFILE_NETWORKS", "10.0.0.0/8".to_owned()),
+            ("INBOUND_CONNECT_TIMEOUT", "10s".to_owned()),
+            ("OUTBOUND_CONNECT_TIMEOUT", "10s".to_owned()),
+            ("SHUTDOWN_ENDPOINT_ENABLED", "true".to_owned()),
+            ("INBOUND_DEFAULT_POLICY", "all-unauthenticated".to_owned()),
+        ]
+        .into_iter()
+        .map(|(k, v)| (format!("LINKERD2_PROXY_{k}"), v))
+        .collect();
+        for (name, value) in extra {
+            env.insert(format!("LINKERD2_PROXY_{name}"), (*value).to_owned());
+        }
+        let config = Config::read(&env).expect("a valid configuration");
+        let seams = Seams {
+            outbound_dst,
+            inbound_dst,
+            allow_loopback: true,
+            ..Seams::default()
+        };
+        let running = app::start(config, seams).expect("the proxy starts");
+        let store = running.store.clone();
+        wait_for(DEADLINE, "the first certificate", || {
+            store.snapshot().is_certified()
+        });
+        Self {
+            outbound: running.outbound[0],
+            inbound: running.inbound,
+            admin: running.admin,
+            running: Some(running),
+            identity: name,
+            _dir: dir,
+        }
+    }
+
+    /// Starts a graceful shutdown.
+    pub fn shutdown(&self) {
+        if let Some(running) = &self.running {
+            running.shutdown();
+        }
+    }
+
+    /// Waits until a shutdown is over.
+    pub fn join(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.join();
+        }
+    }
+
+    /// The text of `/metrics`.
+    pub fn metrics(&self) -> String {
+        get(self.admin, "/metrics", "localhost").body_text()
+    }
+
+    /// The sum of all series of a family whose labels contain every fragment.
+    pub fn metric(&self, family: &str, labels: &[&str]) -> f64 {
+        self.metrics()
+            .lines()
+            .filter_map(|line| {
+                let (series, value) = line.rsplit_once(' ')?;
+                let (name, rest) = series.split_once('{').unwrap_or((series, ""));
+                (name == family && labels.iter().all(|l| rest.contains(l)))
+                    .then(|| value.parse::<f64>().ok())?
+            })
+            .sum()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+/// Client proxy → server proxy → application.
+pub struct Pair {
+    pub control: ControlPlane,
+    pub client: Proxy,
+    pub server: Proxy,
+}
+
+impl Pair {
+    /// A meshed service with one endpoint, the application at `app`.
+    pub fn new(app: SocketAddr) -> Self {
+        Self::with(app, &[], &[])
+    }
+
+    /// With settings of the client's and the server's proxy.
+    pub fn with(app: SocketAddr, client: &[(&str, &str)], server: &[(&str, &str)]) -> Self {
+        let control = ControlPlane::start();
+        let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+        let server = Proxy::start(&control, "web", local.clone(), local.clone(), server);
+        control.set_outbound(CLUSTER_IP, objects::service(SERVICE));
+        let endpoint = objects::meshed(app, &server.identity, server.inbound.port());
+        control.set_endpoints(SERVICE, [endpoint]);
+        let vip = OrigDst::fixed(CLUSTER_IP.parse().expect("an address"));
+        let client = Proxy::start(&control, "curl", vip, local, client);
+        Self {
+            control,
+            client,
+            server,
+        }
+    }
+}
+
+/// An HTTP echo on a free port.
+pub fn http_echo() -> Echo {
+    Echo::http(([127, 0, 0, 1], 0))
+}
+
+/// A raw HTTP/1 answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn status(&self) -> u16 {
+        self.head
+            .get(9..12)
+            .and_then(|s| s.parse().ok())
+            .unwrap_or_else(|| panic!("no status in {:?}", self.head))
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (n, v) = line.split_once(':')?;
+            n.eq_ignore_ascii_case(name).then(|| v.trim())
+        })
+    }
+
+    pub fn body_text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|e| panic!("{e}: {:?}", self.body_text()))
+    }
+}
+
+/// One HTTP/1 connection of a test.
+pub struct Client {
+    io: TcpStream,
+    buf: Vec<u8>,
+}
+
+impl Client {
+    pub fn connect(addr: SocketAddr) -> Self {
+        let io = TcpStream::connect(addr).expect("connects");
+        io.set_read_timeout(Some(DEADLINE)).expect("an option");
+        io.set_nodelay(true).expect("an option");
+        Self {
+            io,
+            buf: Vec::new(),
+        }
+    }
+
+    pub fn send(&mut self, text: impl AsRef<[u8]>) -> &mut Self {
+        self.io.write_all(text.as_ref()).expect("writes");
+        self
+    }
+
+    pub fn io(&self) -> &TcpStream {
+        &self.io
+    }
+
+    fn fill(&mut self) -> usize {
+        let mut chunk = [0; 16 * 1024];
+        let n = self.io.read(&mut chunk).expect("reads within the deadline");
+        self.buf.extend(&chunk[..n]);
+        n
+    }
+
+    /// Reads to the end.
+    pub fn rest(&mut self) -> Vec<u8> {
+        while self.fill() > 0 {}
+        std::mem::take(&mut self.buf)
+    }
+
+    /// Reads so many bytes.
+    pub fn exactly(&mut self, n: usize) -> Vec<u8> {
+        while self.buf.len() < n {
+            assert!(self.fill() > 0, "closed after {} of {n} bytes", self.buf.len());
+        }
+        self.buf.drain(..n).collect()
+    }
+
+    /// Reads a head.
+    pub fn head(&mut self) -> String {
+        loop {
+            if let Some(end) = self.buf.windows(4).position(|w| w == b"\r\n\r\n") {
+                let head = self.buf.drain(..end + 4).collect();
+                return String::from_utf8(head).expect("a text head");
+            }
+            assert!(self.fill() > 0, "closed inside a head: {:?}", self.buf);
+        }
+    }
+
+    /// Reads an answer with a body of known length or in chunks.
+    pub fn answer(&mut self) -> Answer {
+        let head = self.head();
+        let mut answer = Answer {
+            head,
+            body: Vec::new(),
+        };
+        if let Some(length) = answer.header("content-length") {
+            let length = length.parse().expect("a length");
+            answer.body = self.exactly(length);
+        } else if answer.header("transfer-encoding") == Some("chunked") {
+            loop {
+                let line = self.line();
+                let size = usize::from_str_radix(line.trim(), 16).expect("a chunk size");
+                if size == 0 {
+                    while self.line() != "\r\n" {}
+                    break;
+                }
+                let chunk = self.exactly(size + 2);
+                answer.body.extend(&chunk[..size]);
+            }
+        }
+        answer
+    }
+
+    fn line(&mut self) -> String {
+        loop {
+            if let Some(end) = self.buf.iter().position(|b| *b == b'\n') {
+                let line = self.buf.drain(..=end).collect();
+                return String::from_utf8(line).expect("text");
+            }
+            assert!(self.fill() > 0, "closed inside a line");
+        }
+    }
+
+    pub fn get(&mut self, path: &str, host: &str) -> Answer {
+        self.send(format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n"))
+            .answer()
+    }
+}
+
+/// One request on a connection of its own.
+pub fn get(addr: SocketAddr, path: &str, host: &str) -> Answer {
+    Client::connect(addr).get(path, host)
+}
