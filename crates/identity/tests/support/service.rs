@@ -89,11 +89,16 @@ impl Disk {
     }
 }
 
+/// By token, and by whether an audience is asked for.
+type Answers = HashMap<(String, bool), Result<Review, ReviewError>>;
+/// Tokens and the audiences asked for.
+type Calls = Vec<(String, Vec<String>)>;
+
 /// Answers by token; remembers who asked for what.
 #[derive(Clone, Default)]
 pub struct FakeReviewer {
-    answers: Arc<Mutex<HashMap<(String, bool), Result<Review, ReviewError>>>>,
-    pub calls: Arc<Mutex<Vec<(String, Vec<String>)>>>,
+    answers: Arc<Mutex<Answers>>,
+    pub calls: Arc<Mutex<Calls>>,
 }
 
 impl FakeReviewer {
