@@ -116,3 +116,75 @@ pub async fn serve(
         .serve_with_incoming_shutdown(incoming, drain.signaled())
         .await
 }
+
+#[cfg(test)]
+mod tests {
+    use linkerd_k8s::{Index as _, Service};
+
+    use super::*;
+    use crate::{ObjectId, stream::Client as Subscriber};
+
+    /// Names are public: dashboards and alerts are written with them.
+    #[test]
+    fn metric_names() {
+        let mut registry = Registry::default();
+        let watches = watch::Metrics::unregistered();
+        let destination = Destination::new(Config::default(), &mut registry, watches);
+        let discovery = destination.discovery();
+        let web = ObjectId::new("ns", "web");
+        let _stream = discovery.endpoints(&web, 80, Subscriber::default(), discovery.zones());
+        let service = serde_json::json!({"metadata": {"namespace": "ns", "name": "web"}});
+        discovery
+            .index()
+            .lock()
+            .apply(crate::fixture::object::<Service>(service));
+        let _profile = discovery
+            .service_profile(&web, 80, None, None)
+            .expect("a Service");
+        discovery.metrics().overflow(&web, 80);
+        destination.calls.start("Get").end(tonic::Code::Ok);
+        // Families without a series are not written.
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("encodes");
+        let types: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .collect();
+        let expected = [
+            "grpc_server_started counter",
+            "grpc_server_handled counter",
+            "grpc_server_msg_received counter",
+            "grpc_server_msg_sent counter",
+            "grpc_server_handling_seconds histogram",
+            "workqueue_adds counter",
+            "workqueue_retries counter",
+            "workqueue_drops counter",
+            "workqueue_depth gauge",
+            "endpoints_subscribers gauge",
+            "endpoints_updates gauge",
+            "endpoints_pods gauge",
+            "endpoints_exists gauge",
+            "profile_subscribers gauge",
+            "profile_updates gauge",
+            "service_subscribers gauge",
+            "workload_subscribers gauge",
+            "workload_updates gauge",
+            "endpoint_updates_queue_overflow gauge",
+            "profile_updates_queue_overflow gauge",
+            "endpoint_profile_updates_queue_overflow gauge",
+            "cluster_store_size gauge",
+        ];
+        let sorted = |names: &[&str]| {
+            let mut names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(sorted(&types), sorted(&expected));
+        let series = r#"endpoints_subscribers{cluster="local",namespace="ns",service="web",port="80",hostname="",nodename=""} 1"#;
+        assert!(text.contains(series), "{text}");
+        assert!(
+            text.contains(r#"workqueue_drops_total{name="endpoints_controller_workqueue"} 0"#),
+            "{text}"
+        );
+    }
+}

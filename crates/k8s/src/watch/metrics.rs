@@ -193,3 +193,55 @@ impl KindMetrics {
         self.invalid.inc();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names are public: dashboards and alerts are written with them.
+    #[test]
+    fn metric_names() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        for (plural, _, _) in NAMED {
+            let kind = metrics.kind(plural, plural);
+            kind.applied(Some(0));
+            kind.size(3);
+        }
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("encodes");
+        let mut types: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+            .collect();
+        types.sort_unstable();
+        assert_eq!(
+            types,
+            [
+                "endpoint_slice_cache_size gauge",
+                "endpoints_cache_size gauge",
+                "endpoints_informer_lag_seconds histogram",
+                "endpointslices_informer_lag_seconds histogram",
+                "external_workload_cache_size gauge",
+                "externalworkload_informer_lag_seconds histogram",
+                "kube_watch_errors counter",
+                "kube_watch_events counter",
+                "kube_watch_invalid_objects counter",
+                "pod_cache_size gauge",
+                "pods_informer_lag_seconds histogram",
+                "server_cache_size gauge",
+                "servers_informer_lag_seconds histogram",
+                "service_cache_size gauge",
+                "service_profile_cache_size gauge",
+                "serviceprofiles_informer_lag_seconds histogram",
+                "services_informer_lag_seconds histogram",
+            ]
+        );
+        assert!(
+            text.contains(r#"pod_cache_size{cluster="local"} 3"#),
+            "{text}"
+        );
+        let lag = r#"pods_informer_lag_seconds_bucket{le="0.5",cluster="local"}"#;
+        assert!(text.contains(lag), "{text}");
+    }
+}

@@ -3,20 +3,28 @@
 
 use std::sync::Arc;
 
+use linkerd_api::proto::destination as pb;
 use linkerd_k8s::{EndpointSlice, Index as _, Node, Pod, ReplicaSet, Service, policy::Server};
 use proptest::prelude::*;
+use prost::Message;
 use serde_json::{Value, json};
 
 use super::{Subscriber, World};
-use crate::{config::Config, fixture::*};
+use crate::{
+    ObjectId,
+    config::Config,
+    fixture::*,
+    stream::{AtAddress, Next, ProfileStream},
+};
 
-const KINDS: [&str; 6] = [
+const KINDS: [&str; 7] = [
     "Pod",
     "Service",
     "EndpointSlice",
     "Server",
     "ReplicaSet",
     "Node",
+    "ServiceProfile",
 ];
 
 /// One thing that happens. Numbers choose among a few names and shapes, so that histories collide.
@@ -145,6 +153,20 @@ fn make(kind: &str, name: u8, shape: u8) -> Value {
             {"apiVersion": "apps/v1", "kind": "Deployment", "name": format!("d{}", shape % 2), "uid": "1"}]}})
         }
         "Node" => node(&format!("n{name}"), if bit(0) { "east" } else { "west" }),
+        "ServiceProfile" => {
+            let id = if name == 0 {
+                "web.ns.svc.cluster.local".to_owned()
+            } else {
+                format!("x{name}.ns.svc.cluster.local")
+            };
+            let condition = if bit(0) {
+                json!({"method": "GET"})
+            } else {
+                json!({"pathRegex": "/"})
+            };
+            json!({"metadata": {"namespace": "ns", "name": id},
+                "spec": {"routes": [{"name": "r", "condition": condition}]}})
+        }
         other => panic!("{other}"),
     }
 }
@@ -190,6 +212,7 @@ fn reset(world: &World, kind: &str, objects: Vec<Value>) {
         "Server" => index.reset(all::<Server>(objects)),
         "ReplicaSet" => index.reset(all::<ReplicaSet>(objects)),
         "Node" => index.reset(all::<Node>(objects)),
+        "ServiceProfile" => index.reset(all::<linkerd_k8s::ServiceProfile>(objects)),
         other => panic!("{other}"),
     }
 }
@@ -197,6 +220,60 @@ fn reset(world: &World, kind: &str, objects: Vec<Value>) {
 /// How the clients of a test ask: port, node.
 const ASKED: [(u16, Option<&str>); 4] =
     [(80, None), (80, Some("n0")), (80, Some("n1")), (8080, None)];
+
+/// A client of a profile. When its stream ends it asks again, as a proxy does.
+struct ProfileClient {
+    ip: Option<&'static str>,
+    stream: Option<ProfileStream>,
+    seen: Option<pb::DestinationProfile>,
+}
+
+impl ProfileClient {
+    fn new(ip: Option<&'static str>) -> Self {
+        Self {
+            ip,
+            stream: None,
+            seen: None,
+        }
+    }
+
+    fn ask(&self, world: &World) -> Option<ProfileStream> {
+        match self.ip {
+            Some(ip) => match world
+                .discovery
+                .address(ip.parse().expect("an address"), 8080)
+            {
+                AtAddress::Profile(stream) => Some(stream),
+                AtAddress::Service(_) | AtAddress::Conflict(_) => None,
+            },
+            None => world
+                .discovery
+                .service_profile(&ObjectId::new("ns", "web"), 80, None, Some("ns"))
+                .ok(),
+        }
+    }
+
+    fn catch_up(&mut self, world: &World) {
+        for _ in 0..3 {
+            let Some(stream) = &mut self.stream else {
+                self.stream = self.ask(world);
+                self.seen = None;
+                continue;
+            };
+            match stream.next(|profile| world.wire.profile(profile)) {
+                Next::Send(messages) => {
+                    let [bytes] = messages.as_slice() else {
+                        panic!("one message")
+                    };
+                    self.seen =
+                        Some(pb::DestinationProfile::decode(bytes.clone()).expect("a message"));
+                }
+                Next::Wait => return,
+                Next::End => self.stream = None,
+            }
+        }
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
@@ -208,7 +285,6 @@ proptest! {
         for step in &steps {
             run(&world, &mut clients, step);
         }
-        // A fresh index that is told the end of the story only.
         for (client, (port, node)) in clients.iter_mut().zip(ASKED) {
             client.catch_up(&world.wire);
             let fresh = world.subscribe(port, None, node).seen;
@@ -217,6 +293,25 @@ proptest! {
             if !fresh.endpoints.is_empty() {
                 prop_assert_eq!(&client.seen.set_labels, &fresh.set_labels);
             }
+        }
+    }
+
+    #[test]
+    fn a_followed_profile_equals_a_fresh_one(steps in prop::collection::vec(step(), 1..60)) {
+        let world = World::new();
+        let asked = [None, Some("10.1.0.1"), Some("10.1.0.12"), Some("10.0.0.1")];
+        let mut clients = asked.map(ProfileClient::new);
+        for step in &steps {
+            match step {
+                Step::Read { client } => clients[usize::from(*client)].catch_up(&world),
+                other => run(&world, &mut [], other),
+            }
+        }
+        for (client, ip) in clients.iter_mut().zip(asked) {
+            client.catch_up(&world);
+            let mut fresh = ProfileClient::new(ip);
+            fresh.catch_up(&world);
+            prop_assert_eq!(&client.seen, &fresh.seen);
         }
     }
 
