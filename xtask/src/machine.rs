@@ -2,6 +2,8 @@
 //! and the file locks that keep two runs apart.
 
 use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -127,8 +129,25 @@ fn open(path: &Path) -> Result<File> {
 
 /// Writes a file in one move, so that nobody ever reads half of it.
 pub(crate) fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    write_as(path, content.as_ref(), 0o644)
+}
+
+/// Like [`write`], for what only its owner may read.
+pub(crate) fn write_secret(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+    write_as(path, content.as_ref(), 0o600)
+}
+
+fn write_as(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     let partial = path.with_extension(format!("partial-{}", std::process::id()));
-    fs::write(&partial, content).with_context(|| format!("writing {}", partial.display()))?;
+    let mut file = File::options()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(mode)
+        .open(&partial)
+        .with_context(|| format!("creating {}", partial.display()))?;
+    file.write_all(content)
+        .with_context(|| format!("writing {}", partial.display()))?;
     fs::rename(&partial, path).with_context(|| format!("writing {}", path.display()))
 }
 

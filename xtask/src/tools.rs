@@ -87,14 +87,15 @@ pub(crate) fn kubectl() -> Result<PathBuf> {
 
 pub(crate) fn coredns() -> Result<PathBuf> {
     Product::new("coredns", COREDNS_VERSION, "1")?.get(3000, "CoreDNS (3 minutes, once)", |dir| {
-        go_install(dir, "github.com/coredns/coredns", COREDNS_VERSION)
+        go_install(dir, "github.com/coredns/coredns", COREDNS_VERSION, "")
     })
 }
 
 /// The real Helm client; only tests need it.
 pub(crate) fn helm() -> Result<PathBuf> {
-    Product::new("helm", HELM_VERSION, "1")?.get(2000, "Helm (2 minutes, once)", |dir| {
-        go_install(dir, "helm.sh/helm/v3/cmd/helm", HELM_VERSION)
+    let stamp = format!("-X helm.sh/helm/v3/internal/version.version=v{HELM_VERSION}");
+    Product::new("helm", HELM_VERSION, &stamp)?.get(2000, "Helm (2 minutes, once)", |dir| {
+        go_install(dir, "helm.sh/helm/v3/cmd/helm", HELM_VERSION, &stamp)
     })
 }
 
@@ -284,10 +285,11 @@ fn build_kubernetes(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn go_install(dir: &Path, package: &str, version: &str) -> Result<()> {
+fn go_install(dir: &Path, package: &str, version: &str, stamp: &str) -> Result<()> {
+    let flags = format!("-ldflags=-s -w {stamp}");
     let package = format!("{package}@v{version}");
     run_go(
-        program::command(go()?, ["install", "-trimpath", "-ldflags=-s -w", &package])
+        program::command(go()?, ["install", "-trimpath", &flags, &package])
             .env("CGO_ENABLED", "0")
             .env("GOBIN", dir)
             .current_dir(dir),

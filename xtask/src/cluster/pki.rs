@@ -244,7 +244,5 @@ fn write_kubeconfig(spec: &Spec, user: &str, path: &Path) -> Result<()> {
         }}],
         "contexts": [{ "name": cluster, "context": { "cluster": cluster, "user": user } }],
     });
-    machine::write(path, serde_json::to_vec_pretty(&config)?)?;
-    let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    fs::set_permissions(path, owner_only).with_context(|| format!("protecting {}", path.display()))
+    machine::write_secret(path, serde_json::to_vec_pretty(&config)?)
 }

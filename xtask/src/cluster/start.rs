@@ -87,7 +87,7 @@ pub(crate) fn up(spec: &Spec) -> Result<()> {
                 .is_ok()
                 .then_some(()))
         })?;
-        kubectl.feed("apply", &system::coredns_manifest(spec))?;
+        system::ensure_coredns(spec, &kubectl)?;
         // A kubelet started just now must speak for itself: what the API remembers may be old.
         let since = launched.contains(&"kubelet").then(|| since.trim());
         ui::wait_for("the readiness of every node", PATIENCE, || {

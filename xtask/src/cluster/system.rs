@@ -9,8 +9,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
+use super::kubectl::Kubectl;
 use super::spec::Spec;
-use crate::archive::Image;
+use crate::archive::{self, Image};
 use crate::tools::COREDNS_VERSION;
 
 pub(crate) const PAUSE_IMAGE: &str = "localhost/linkerd-rs/pause:1";
@@ -33,10 +34,24 @@ pub(crate) fn coredns_image(program: &Path) -> Result<Image> {
         .entrypoint(["/coredns"]))
 }
 
-pub(crate) fn coredns_manifest(spec: &Spec) -> String {
-    MANIFEST
+/// Applies CoreDNS, unless it is there as we would make it and answers.
+pub(crate) fn ensure_coredns(spec: &Spec, kubectl: &Kubectl) -> Result<()> {
+    let manifest = MANIFEST
         .replace("COREDNS_IMAGE", &coredns_image_name())
-        .replace("DNS_ADDRESS", &spec.dns_ip().to_string())
+        .replace("DNS_ADDRESS", &spec.dns_ip().to_string());
+    let digest = archive::hex_digest(manifest.as_bytes());
+    let field = r"--output=jsonpath={.metadata.annotations.linkerd-rs/manifest}";
+    let found = kubectl.output(&[
+        "get",
+        "deployment",
+        "coredns",
+        "--namespace=kube-system",
+        field,
+    ]);
+    if found.is_ok_and(|found| found == digest) && dns_answers(spec)? {
+        return Ok(());
+    }
+    kubectl.feed("apply", &manifest.replace("MANIFEST_DIGEST", &digest))
 }
 
 /// The node as an object, made before its kubelet comes: so it has our pod subnet.
