@@ -9,9 +9,9 @@ use linkerd_api::proto::{
     inbound::inbound_server_policies_server::InboundServerPoliciesServer,
     outbound::outbound_policies_server::OutboundPoliciesServer,
 };
-use linkerd_runtime::drain;
+use linkerd_runtime::{drain, ready::Readiness};
 use parking_lot::Mutex;
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tonic::Status;
 
@@ -27,12 +27,16 @@ pub use self::{inbound::InboundPolicies, metrics::Metrics, outbound::OutboundPol
 
 type Reply<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
+/// Proxies give up on a stream that says nothing for three seconds.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
+
 /// What both services need.
 #[derive(Clone, Debug)]
 pub struct Policies {
     index: Arc<Mutex<Index>>,
     drain: drain::Watch,
     metrics: Metrics,
+    ready: Readiness,
 }
 
 impl Policies {
@@ -42,7 +46,23 @@ impl Policies {
             index,
             drain,
             metrics,
+            ready: Readiness::new(),
         }
+    }
+
+    /// Answers only once everything has been listed: an index that knows the pods but not yet
+    /// their Servers would allow too much.
+    #[must_use]
+    pub fn when_ready(self, ready: Readiness) -> Self {
+        Self { ready, ..self }
+    }
+
+    async fn listed(&self) -> Result<(), Status> {
+        if self.ready.is_ready() || self.drain.is_draining() {
+            return Ok(());
+        }
+        let waited = tokio::time::timeout(FIRST_ANSWER, self.ready.ready()).await;
+        waited.map_err(|_| Status::unavailable("not all watches have been listed yet"))
     }
 
     /// The inbound service.

@@ -19,7 +19,7 @@ use linkerd_policy::{
     grpc::{Metrics, Policies},
     inbound::DefaultPolicy,
 };
-use linkerd_runtime::drain;
+use linkerd_runtime::{drain, ready::Readiness};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -52,6 +52,15 @@ async fn start() -> Controller {
     let index = Arc::new(Mutex::new(Index::new(cluster())));
     let (signal, watch) = drain::channel();
     let policies = Policies::new(index.clone(), watch, Metrics::unregistered());
+    let channel = serve(&policies).await;
+    Controller {
+        index,
+        channel,
+        signal,
+    }
+}
+
+async fn serve(policies: &Policies) -> Channel {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port");
@@ -63,16 +72,8 @@ async fn start() -> Controller {
     linkerd_runtime::spawn("policy", async move {
         router.serve_with_incoming(incoming).await
     });
-    let channel = Channel::from_shared(format!("http://{addr}"))
-        .expect("uri")
-        .connect()
-        .await
-        .expect("connects");
-    Controller {
-        index,
-        channel,
-        signal,
-    }
+    let channel = Channel::from_shared(format!("http://{addr}")).expect("uri");
+    channel.connect().await.expect("connects")
 }
 
 fn read<T: DeserializeOwned>(value: Value) -> Arc<T> {
@@ -392,4 +393,39 @@ async fn a_drain_ends_streams_without_an_error() {
     let drained = linkerd_runtime::spawn("drain", signal.drain());
     assert_eq!(next(&mut stream).await, None);
     drained.abort();
+}
+
+#[tokio::test]
+async fn nothing_is_answered_before_everything_is_listed() {
+    let index = Arc::new(Mutex::new(Index::new(cluster())));
+    index.lock().apply(pod("web"));
+    let (_signal, watch) = drain::channel();
+    let ready = Readiness::new();
+    let block = ready.block("servers");
+    let policies = Policies::new(index.clone(), watch, Metrics::unregistered()).when_ready(ready);
+    let channel = serve(&policies).await;
+    let mut client = InboundServerPoliciesClient::new(channel);
+    let early = client
+        .get_port(port_spec("web", 80))
+        .await
+        .expect_err("not listed");
+    assert_eq!(early.code(), Code::Unavailable);
+    let bad = client
+        .get_port(port_spec("web", 0))
+        .await
+        .expect_err("never");
+    assert_eq!(bad.code(), Code::InvalidArgument);
+
+    let waiting = linkerd_runtime::spawn("early", {
+        let mut client = client.clone();
+        async move { client.get_port(port_spec("web", 80)).await }
+    });
+    index.lock().apply(server("HTTP/1"));
+    block.release();
+    let server = waiting
+        .await
+        .expect("no panic")
+        .expect("found")
+        .into_inner();
+    assert_eq!(name(&server), "http", "what is answered is the whole truth");
 }

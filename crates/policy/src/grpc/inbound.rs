@@ -37,6 +37,7 @@ impl InboundServerPolicies for InboundPolicies {
     async fn get_port(&self, request: Request<PortSpec>) -> Result<Response<wire::Server>, Status> {
         let mut call = self.0.metrics.call(SERVICE, "GetPort", false);
         let (workload, port) = call.note(read(&request))?;
+        call.note(self.0.listed().await)?;
         let server = self.0.index.lock().inbound_policy(&workload, port);
         let server = call.note(server.ok_or_else(unknown))?;
         call.sent();
@@ -51,6 +52,7 @@ impl InboundServerPolicies for InboundPolicies {
     ) -> Result<Response<Self::WatchPortStream>, Status> {
         let mut call = self.0.metrics.call(SERVICE, "WatchPort", true);
         let (workload, port) = call.note(read(&request))?;
+        call.note(self.0.listed().await)?;
         let server = self.0.index.lock().watch_inbound(workload, port);
         let server = call.note(server.ok_or_else(unknown))?;
         Ok(Response::new(self.0.stream(server, encode, call)))

@@ -94,6 +94,7 @@ impl outbound_policies_server::OutboundPolicies for OutboundPolicies {
         let mut call = self.0.metrics.call(SERVICE, "Get", false);
         let cluster = self.0.index.lock().cluster.clone();
         let (client, lookup) = call.note(read(&request, &cluster))?;
+        call.note(self.0.listed().await)?;
         let policy = self.0.index.lock().outbound_policy(&client, &lookup);
         let policy = call.note(policy.ok_or_else(unknown))?;
         call.sent();
@@ -109,6 +110,7 @@ impl outbound_policies_server::OutboundPolicies for OutboundPolicies {
         let mut call = self.0.metrics.call(SERVICE, "Watch", true);
         let cluster = self.0.index.lock().cluster.clone();
         let (client, lookup) = call.note(read(&request, &cluster))?;
+        call.note(self.0.listed().await)?;
         let policy = self.0.index.lock().watch_outbound(&client, lookup);
         let policy = call.note(policy.ok_or_else(unknown))?;
         Ok(Response::new(self.0.stream(policy, encode, call)))
