@@ -84,7 +84,7 @@ impl Command {
         let bare = |level: &str| ["trace", "debug", "info", "warn", "error"].contains(&level);
         let mut filter = self.log_level.clone();
         if bare(&filter) {
-            filter = format!("warn,linkerd={filter}");
+            filter = format!("warn,kube_client=error,linkerd={filter}");
         }
         match &self.policy_log_level {
             Some(level) if bare(level) => format!("{filter},linkerd_policy={level}"),
