@@ -1,0 +1,323 @@
+//! Addresses outside the cluster, and lookups that have to be made again.
+
+use super::*;
+
+#[test]
+fn egress_networks() {
+    let to_egress =
+        json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out", "port": 443});
+    let at = |policy: &str| egress("out", json!({"trafficPolicy": policy}));
+    let any = || json!([{}]);
+    let cases: Vec<(&str, Vec<Value>, &str, Vec<&str>)> = vec![
+        (
+            "allowed",
+            vec![at("Allow")],
+            "detect",
+            vec!["http-egress-allow"],
+        ),
+        (
+            "denied",
+            vec![at("Deny")],
+            "detect",
+            vec!["http-egress-deny"],
+        ),
+        (
+            "http",
+            vec![
+                at("Deny"),
+                route("HTTPRoute", "r", to_egress.clone(), any()),
+            ],
+            "detect",
+            vec!["HTTPRoute/shop/r", "http-egress-deny"],
+        ),
+        (
+            "grpc",
+            vec![
+                at("Allow"),
+                route("GRPCRoute", "r", to_egress.clone(), any()),
+            ],
+            "grpc",
+            vec!["GRPCRoute/shop/r", "grpc-egress-allow"],
+        ),
+        (
+            "tls",
+            vec![at("Deny"), route("TLSRoute", "r", to_egress.clone(), any())],
+            "tls",
+            vec!["TLSRoute/shop/r", "tls-egress-deny"],
+        ),
+        (
+            "tcp",
+            vec![at("Deny"), route("TCPRoute", "r", to_egress.clone(), any())],
+            "opaque",
+            vec!["TCPRoute/shop/r"],
+        ),
+        (
+            "portless parent",
+            vec![
+                at("Allow"),
+                route(
+                    "HTTPRoute",
+                    "r",
+                    with(to_egress.clone(), &[("/port", Value::Null)]),
+                    any(),
+                ),
+            ],
+            "detect",
+            vec!["http-egress-allow"],
+        ),
+        (
+            "other port",
+            vec![
+                at("Allow"),
+                route(
+                    "HTTPRoute",
+                    "r",
+                    with(to_egress.clone(), &[("/port", json!(80))]),
+                    any(),
+                ),
+            ],
+            "detect",
+            vec!["http-egress-allow"],
+        ),
+        (
+            "opaque",
+            vec![with(
+                at("Deny"),
+                &[(
+                    "/metadata/annotations",
+                    json!({"config.linkerd.io/opaque-ports": "443"}),
+                )],
+            )],
+            "opaque",
+            vec!["tcp-egress-deny"],
+        ),
+    ];
+    for (case, objects, expected, names) in cases {
+        let policy = World::new(objects)
+            .outbound("shop", OUTSIDE)
+            .expect("found");
+        assert_eq!(
+            named(&policy.origin),
+            "EgressNetwork/shop/out:443",
+            "{case}"
+        );
+        assert_eq!(
+            (kind(&policy), routes(&policy)),
+            (expected, names.into_iter().map(str::to_owned).collect()),
+            "{case}"
+        );
+    }
+    let policy = World::new([at("Deny")])
+        .outbound("shop", OUTSIDE)
+        .expect("found");
+    let Protocol::Detect { opaque, http, .. } = &policy.protocol else {
+        panic!("detect")
+    };
+    assert_eq!(named(&opaque[0].origin), "tcp-egress-deny");
+    assert_eq!(opaque[0].rules[0].filters, [ConnectionFilter::Forbidden]);
+    assert_eq!(
+        http.routes[0].rules[0].filters,
+        [HttpFilter::Fail {
+            status: 403,
+            message: "traffic not allowed".into()
+        }]
+    );
+    assert_eq!(backends(&http.routes[0].rules[0].backends)[0].0, OUTSIDE);
+}
+
+#[test]
+fn egress_backends() {
+    let to_egress =
+        json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out", "port": 443});
+    let backend = |name: &str| json!([{"backendRefs": [{"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": name}]}]);
+    for (case, refs, expected) in [
+        ("the parent itself", backend("out"), OUTSIDE),
+        ("another network", backend("more"), "none"),
+        (
+            "a service",
+            json!([{"backendRefs": [{"name": "web", "port": 80}]}]),
+            "web.shop.svc.cluster.local:80",
+        ),
+    ] {
+        let world = World::new([
+            service("web", "10.1.0.1"),
+            egress("out", json!({})),
+            with(
+                egress("more", json!({"networks": [{"cidr": "2.2.2.2"}]})),
+                &[],
+            ),
+            route("HTTPRoute", "r", to_egress.clone(), refs),
+        ]);
+        let policy = world.outbound("shop", OUTSIDE).expect("found");
+        assert_eq!(
+            backends(&http(&policy).routes[0].rules[0].backends)[0].0,
+            expected,
+            "{case}"
+        );
+    }
+}
+
+#[test]
+fn egress_networks_are_chosen() {
+    let net = |name: &str, namespace: &str, cidrs: Value| {
+        with(
+            egress(name, json!({"networks": cidrs})),
+            &[("/metadata/namespace", json!(namespace))],
+        )
+    };
+    let all = || json!([{"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}]);
+    let cases: Vec<(&str, Vec<Value>, &str)> = vec![
+        ("none", vec![], "egress-fallback"),
+        (
+            "own",
+            vec![net("a", "client", all())],
+            "EgressNetwork/client/a:443",
+        ),
+        (
+            "global",
+            vec![net("a", "linkerd-egress", all())],
+            "EgressNetwork/linkerd-egress/a:443",
+        ),
+        (
+            "somebody else's",
+            vec![net("a", "shop", all())],
+            "egress-fallback",
+        ),
+        (
+            "own before global",
+            vec![
+                net("a", "client", all()),
+                net("b", "linkerd-egress", json!([{"cidr": "1.1.1.1"}])),
+            ],
+            "EgressNetwork/client/a:443",
+        ),
+        (
+            "any network of one's own hides the global ones",
+            vec![
+                net("a", "client", json!([{"cidr": "2.2.2.2"}])),
+                net("b", "linkerd-egress", all()),
+            ],
+            "egress-fallback",
+        ),
+        (
+            "tightest",
+            vec![
+                net("a", "client", all()),
+                net("b", "client", json!([{"cidr": "1.1.0.0/16"}])),
+            ],
+            "EgressNetwork/client/b:443",
+        ),
+        (
+            "tightest, though it has an exception",
+            vec![
+                net("a", "client", all()),
+                net(
+                    "b",
+                    "client",
+                    json!([{"cidr": "1.1.0.0/16", "except": ["1.1.2.0/24"]}]),
+                ),
+            ],
+            "EgressNetwork/client/b:443",
+        ),
+        (
+            "excepted",
+            vec![net(
+                "b",
+                "client",
+                json!([{"cidr": "1.1.0.0/16", "except": ["1.1.1.0/24"]}]),
+            )],
+            "egress-fallback",
+        ),
+        (
+            "oldest",
+            vec![
+                created(net("a", "client", all()), "2025-02-01T00:00:00Z"),
+                net("b", "client", all()),
+            ],
+            "EgressNetwork/client/b:443",
+        ),
+        (
+            "by name",
+            vec![net("b", "client", all()), net("a", "client", all())],
+            "EgressNetwork/client/a:443",
+        ),
+    ];
+    for (case, objects, expected) in cases {
+        let policy = World::new(objects)
+            .outbound("client", OUTSIDE)
+            .expect("found");
+        assert_eq!(named(&policy.origin), expected, "{case}");
+    }
+}
+
+#[test]
+fn lookups_are_made_again_when_networks_change() {
+    let global = with(
+        egress("out", json!({})),
+        &[("/metadata/namespace", json!("linkerd-egress"))],
+    );
+    let other = with(
+        egress("out", json!({})),
+        &[("/metadata/namespace", json!("other"))],
+    );
+    let mut world = World::new([service("web", "10.1.0.1")]);
+    let outside = || Lookup::Addr(OUTSIDE.parse().expect("addr"));
+    let fallback = world
+        .index
+        .watch_outbound("client", outside())
+        .expect("found");
+    let web = world
+        .index
+        .watch_outbound("client", Lookup::Addr(WEB.parse().expect("addr")))
+        .expect("found");
+    world.apply(&other);
+    assert!(fallback.has_changed().is_err(), "every fallback ends");
+    let fallback = world
+        .index
+        .watch_outbound("client", outside())
+        .expect("found");
+    world.apply(&global);
+    assert!(fallback.has_changed().is_err());
+    let network = world
+        .index
+        .watch_outbound("client", outside())
+        .expect("found");
+    assert_eq!(
+        named(&network.borrow().origin),
+        "EgressNetwork/linkerd-egress/out:443"
+    );
+    world.apply(&with(
+        global.clone(),
+        &[("/status", json!({"conditions": []}))],
+    ));
+    world.apply(&with(other, &[("/spec/trafficPolicy", json!("Deny"))]));
+    assert!(
+        !network
+            .has_changed()
+            .expect("a status, or somebody else's network, changes nothing")
+    );
+    world.delete(&global);
+    assert!(network.has_changed().is_err());
+    assert!(web.has_changed().is_ok(), "Services are not concerned");
+}
+
+#[test]
+fn lookups_are_made_again_when_an_address_moves() {
+    let mut world = World::new([service("web", "10.1.0.1")]);
+    let by_addr = |world: &mut World, addr: &str| {
+        world
+            .index
+            .watch_outbound("client", Lookup::Addr(addr.parse().expect("addr")))
+    };
+    let web = by_addr(&mut world, WEB).expect("found");
+    let undefined = by_addr(&mut world, "10.1.0.1:9999").expect("found");
+    world.apply(&with(
+        service("web", "10.1.0.1"),
+        &[("/spec/ports", json!([{"port": 80}, {"port": 9999}]))],
+    ));
+    assert!(undefined.has_changed().is_err(), "the port exists now");
+    assert!(web.has_changed().is_ok());
+    world.apply(&service("web", "10.1.0.2"));
+    assert!(web.has_changed().is_err(), "the Service moved");
+    assert!(by_addr(&mut world, WEB).is_none());
+}

@@ -1,0 +1,480 @@
+//! Rules of routes: backends, filters, time limits, retries.
+
+use super::*;
+
+#[test]
+fn backends_of_rules() {
+    let invalid = |message: &str| {
+        vec![HttpFilter::Fail {
+            status: 500,
+            message: message.to_owned(),
+        }]
+    };
+    let web = "web.shop.svc.cluster.local:80";
+    let cases: Vec<(&str, Value, Vec<Shown>)> = vec![
+        ("none: the parent", json!([]), vec![(web, None, vec![])]),
+        (
+            "a service",
+            json!([{"name": "db", "port": 8080}]),
+            vec![("db.shop.svc.cluster.local:8080", Some(1), vec![])],
+        ),
+        (
+            "weights",
+            json!([{"name": "db", "port": 8080, "weight": 3}, {"name": "web", "port": 80, "weight": 0}]),
+            vec![
+                ("db.shop.svc.cluster.local:8080", Some(3), vec![]),
+                (web, Some(0), vec![]),
+            ],
+        ),
+        (
+            "group core",
+            json!([{"group": "core", "kind": "Service", "name": "db", "port": 1}]),
+            vec![("db.shop.svc.cluster.local:1", Some(1), vec![])],
+        ),
+        (
+            "elsewhere",
+            json!([{"name": "far", "namespace": "other", "port": 80}]),
+            vec![("far.other.svc.cluster.local:80", Some(1), vec![])],
+        ),
+        (
+            "no port",
+            json!([{"name": "db"}]),
+            vec![(
+                "none",
+                Some(1),
+                invalid("missing port for backend Service db"),
+            )],
+        ),
+        (
+            "missing",
+            json!([{"name": "nope", "port": 80, "weight": 9}]),
+            vec![("none", Some(9), invalid("Service not found nope"))],
+        ),
+        (
+            "missing elsewhere",
+            json!([{"name": "db", "namespace": "other", "port": 80}]),
+            vec![("none", Some(1), invalid("Service not found db"))],
+        ),
+        (
+            "another kind",
+            json!([{"group": "x.io", "kind": "Bucket", "name": "b"}]),
+            vec![(
+                "none",
+                Some(1),
+                invalid("unsupported backend type x.io Bucket"),
+            )],
+        ),
+        (
+            "egress network under a service",
+            json!([{"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out"}]),
+            vec![(
+                "none",
+                Some(1),
+                invalid("EgressNetwork backends attach to EgressNetwork parents only"),
+            )],
+        ),
+        (
+            "missing egress network",
+            json!([{"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "nope"}]),
+            vec![("none", Some(1), invalid("EgressNetwork not found nope"))],
+        ),
+        (
+            "filter",
+            json!([{"name": "db", "port": 80, "filters": [{"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": ["x"]}}]}]),
+            vec![(
+                "db.shop.svc.cluster.local:80",
+                Some(1),
+                vec![HttpFilter::RequestHeaders(
+                    linkerd_core::policy::HeaderModifier {
+                        remove: vec!["x".into()],
+                        ..Default::default()
+                    },
+                )],
+            )],
+        ),
+        (
+            "unsupported filter",
+            json!([{"name": "db", "port": 80, "filters": [{"type": "RequestMirror"}]}]),
+            vec![(
+                "none",
+                Some(1),
+                invalid("unsupported backend filter: RequestMirror"),
+            )],
+        ),
+    ];
+    for (case, refs, expected) in cases {
+        for kind in ["HTTPRoute", "policy"] {
+            let world = World::new([
+                service("web", "10.1.0.1"),
+                service("db", "10.1.0.2"),
+                with(
+                    service("far", "10.1.0.3"),
+                    &[("/metadata/namespace", json!("other"))],
+                ),
+                egress("out", json!({})),
+                route(kind, "r", to_service("web"), json!([{"backendRefs": refs}])),
+            ]);
+            let policy = ready(&world);
+            let found: Vec<_> = backends(&only_route(&policy).rules[0].backends)
+                .into_iter()
+                .map(|(shown, weight, backend)| (shown, weight, backend.filters))
+                .collect();
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|(shown, weight, filters)| ((*shown).to_owned(), *weight, filters.clone()))
+                .collect();
+            assert_eq!(found, expected, "{case} ({kind})");
+        }
+    }
+}
+
+/// Backends of a consumer route default to the route's namespace.
+#[test]
+fn backends_of_consumer_routes() {
+    let parent = with(to_service("web"), &[("/namespace", json!("shop"))]);
+    let consumer = with(
+        route(
+            "HTTPRoute",
+            "r",
+            parent,
+            json!([{"backendRefs": [{"name": "mine", "port": 80}]}]),
+        ),
+        &[("/metadata/namespace", json!("client"))],
+    );
+    let mine = with(
+        service("mine", "10.1.0.9"),
+        &[("/metadata/namespace", json!("client"))],
+    );
+    let policy = ready(&World::new([service("web", "10.1.0.1"), mine, consumer]));
+    assert_eq!(
+        backends(&only_route(&policy).rules[0].backends)[0].0,
+        "mine.client.svc.cluster.local:80"
+    );
+}
+
+#[test]
+fn invalid_backends_of_other_kinds() {
+    let rules = json!([{"backendRefs": [{"name": "nope", "port": 80}]}]);
+    let message = || "Service not found nope".to_owned();
+    let world = |kind: &str| {
+        World::new([
+            service("web", "10.1.0.1"),
+            route(kind, "r", to_service("web"), rules.clone()),
+        ])
+    };
+    let Protocol::Grpc { routes, .. } = ready(&world("GRPCRoute")).protocol else {
+        panic!("grpc")
+    };
+    let found = backends(&routes[0].rules[0].backends);
+    assert_eq!(
+        found[0].2.filters,
+        [GrpcFilter::Fail {
+            code: 500,
+            message: message()
+        }]
+    );
+    for kind in ["TLSRoute", "TCPRoute"] {
+        let (Protocol::Tls(routes) | Protocol::Opaque(routes)) = ready(&world(kind)).protocol
+        else {
+            panic!("{kind}")
+        };
+        let found = backends(&routes[0].rules[0].backends);
+        assert_eq!(
+            found[0].2.filters,
+            [ConnectionFilter::Invalid(message())],
+            "{kind}"
+        );
+    }
+}
+
+#[test]
+fn backends_come_and_go() {
+    let rules = json!([{"backendRefs": [{"name": "db", "port": 80}]}]);
+    let mut world = World::new([
+        service("web", "10.1.0.1"),
+        route("HTTPRoute", "r", to_service("web"), rules),
+    ]);
+    let mut watch = world
+        .index
+        .watch_outbound("client", Lookup::Addr(WEB.parse().expect("addr")))
+        .expect("found");
+    let shown = |policy: &Policy| backends(&only_route(policy).rules[0].backends)[0].0.clone();
+    assert_eq!(shown(&watch.borrow_and_update()), "none");
+    world.apply(&service("db", "10.1.0.2"));
+    assert_eq!(
+        shown(&watch.borrow_and_update()),
+        "db.shop.svc.cluster.local:80"
+    );
+    world.apply(&service("unrelated", "10.1.0.3"));
+    assert!(!watch.has_changed().expect("open"));
+    world.delete(&service("db", "10.1.0.2"));
+    assert_eq!(shown(&watch.borrow_and_update()), "none");
+}
+
+#[test]
+fn broken_rules_fail_alone() {
+    let rules = json!([
+        {"matches": [{"path": {"value": "/a"}}], "filters": [{"type": "URLRewrite", "urlRewrite": {}}]},
+        {"matches": [{"path": {"value": "/b"}}], "retry": {"attempts": 3}},
+        {"matches": [{"path": {"type": "Glob", "value": "/c"}}]},
+        {"matches": [{"path": {"value": "/d"}}]},
+    ]);
+    let policy = ready(&World::new([
+        service("web", "10.1.0.1"),
+        route("HTTPRoute", "r", to_service("web"), rules),
+    ]));
+    let [a, b, d] = only_route(&policy).rules.as_slice() else {
+        panic!("three rules: {policy:?}")
+    };
+    let failing = |message: &str| {
+        vec![HttpFilter::Fail {
+            status: 500,
+            message: message.to_owned(),
+        }]
+    };
+    assert_eq!(
+        (a.filters.clone(), a.backends.clone()),
+        (
+            failing("unsupported filter: URLRewrite"),
+            Distribution::Empty
+        )
+    );
+    assert_eq!(b.filters, failing("unsupported field: retry"));
+    assert_eq!(d.filters, []);
+    let all_broken = json!([{"filters": [{"type": "URLRewrite"}]}]);
+    let policy = ready(&World::new([
+        service("web", "10.1.0.1"),
+        route("HTTPRoute", "r", to_service("web"), all_broken),
+    ]));
+    assert_eq!(
+        routes(&policy),
+        ["http"],
+        "a route of which nothing works is not accepted"
+    );
+}
+
+#[test]
+fn filters_of_rules() {
+    let rules = json!([{"filters": [
+        {"type": "ResponseHeaderModifier", "responseHeaderModifier": {"add": [{"name": "a", "value": "b"}]}},
+        {"type": "RequestRedirect", "requestRedirect": {"hostname": "x"}},
+    ]}]);
+    for kind in ["HTTPRoute", "policy"] {
+        let policy = ready(&World::new([
+            service("web", "10.1.0.1"),
+            route(kind, "r", to_service("web"), rules.clone()),
+        ]));
+        let [
+            HttpFilter::ResponseHeaders(headers),
+            HttpFilter::Redirect(redirect),
+        ] = only_route(&policy).rules[0].filters.as_slice()
+        else {
+            panic!("{kind}: {policy:?}")
+        };
+        assert_eq!(headers.add, [("a".to_owned(), "b".to_owned())]);
+        assert_eq!(
+            redirect.status, None,
+            "a status nobody wrote is left to the proxy"
+        );
+    }
+    let policy = ready(&World::new([
+        service("web", "10.1.0.1"),
+        route(
+            "GRPCRoute",
+            "r",
+            to_service("web"),
+            json!([{"filters": [
+                {"type": "ResponseHeaderModifier", "responseHeaderModifier": {}},
+                {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": ["x"]}},
+            ]}]),
+        ),
+    ]));
+    let Protocol::Grpc { routes, .. } = &policy.protocol else {
+        panic!("grpc")
+    };
+    assert!(matches!(
+        routes[0].rules[0].filters.as_slice(),
+        [GrpcFilter::RequestHeaders(_)]
+    ));
+}
+
+#[test]
+fn timeouts_and_retries() {
+    let secs = |secs| Some(Duration::from_secs(secs));
+    let service_says = json!({"timeout.linkerd.io/request": "9s", "timeout.linkerd.io/idle": "8s", "retry.linkerd.io/http": "5xx", "retry.linkerd.io/limit": "9"});
+    let cases: Vec<(&str, Value, Value, Timeouts3, Option<u16>)> = vec![
+        (
+            "from the service",
+            json!({}),
+            json!({}),
+            (secs(9), None, secs(8)),
+            Some(9),
+        ),
+        (
+            "from the route",
+            json!({"timeout.linkerd.io/response": "2s", "retry.linkerd.io/limit": "2"}),
+            json!({}),
+            (None, secs(2), None),
+            Some(2),
+        ),
+        (
+            "from the rule",
+            json!({}),
+            json!({"request": "1m30s"}),
+            (secs(90), None, None),
+            Some(9),
+        ),
+        (
+            "zero is none",
+            json!({}),
+            json!({"request": "0s"}),
+            (secs(9), None, secs(8)),
+            Some(9),
+        ),
+        (
+            "annotation before rule",
+            json!({"timeout.linkerd.io/request": "3s"}),
+            json!({"request": "4s"}),
+            (secs(3), None, None),
+            Some(9),
+        ),
+        (
+            "annotation beside rule",
+            json!({"timeout.linkerd.io/idle": "3s"}),
+            json!({"request": "4s"}),
+            (secs(4), None, secs(3)),
+            Some(9),
+        ),
+        (
+            "backendRequest does not count",
+            json!({}),
+            json!({"backendRequest": "1s"}),
+            (secs(9), None, secs(8)),
+            Some(9),
+        ),
+    ];
+    for (case, annotations, limits, expected, retries) in cases {
+        for kind in ["HTTPRoute", "policy"] {
+            let annotated = with(
+                service("web", "10.1.0.1"),
+                &[("/metadata/annotations", service_says.clone())],
+            );
+            let rules = json!([{"timeouts": limits}]);
+            let written = with(
+                route(kind, "r", to_service("web"), rules),
+                &[("/metadata/annotations", annotations.clone())],
+            );
+            let policy = ready(&World::new([annotated, written]));
+            let rule = &only_route(&policy).rules[0];
+            let found = (
+                rule.timeouts.request,
+                rule.timeouts.response,
+                rule.timeouts.idle,
+            );
+            assert_eq!(found, expected, "{case} ({kind})");
+            assert_eq!(
+                rule.retry.as_ref().map(|retry| retry.limit),
+                retries,
+                "{case} ({kind})"
+            );
+        }
+    }
+    let annotated = with(
+        service("web", "10.1.0.1"),
+        &[("/metadata/annotations", service_says)],
+    );
+    let policy = ready(&World::new([annotated]));
+    let rule = &only_route(&policy).rules[0];
+    assert_eq!(rule.timeouts.request, secs(9), "on the default route too");
+    assert!(!rule.allow_l5d_request_headers);
+}
+
+/// A backend: where, weight, filters.
+type Shown = (&'static str, Option<u32>, Vec<HttpFilter>);
+
+type Timeouts3 = (Option<Duration>, Option<Duration>, Option<Duration>);
+
+#[test]
+fn bad_annotations() {
+    let bad = json!({"retry.linkerd.io/http": "nope", "timeout.linkerd.io/request": "1s", "balancer.linkerd.io/failure-accrual": "consecutive"});
+    let policy = ready(&World::new([with(
+        service("web", "10.1.0.1"),
+        &[("/metadata/annotations", bad.clone())],
+    )]));
+    let rule = &only_route(&policy).rules[0];
+    assert_eq!(
+        (rule.retry.clone(), rule.timeouts.request),
+        (None, Some(Duration::from_secs(1))),
+        "one feature is off, others work"
+    );
+    assert!(matches!(
+        http(&policy).accrual,
+        Some(FailureAccrual::Consecutive {
+            max_failures: 7,
+            ..
+        })
+    ));
+    let written = with(
+        route("HTTPRoute", "r", to_service("web"), json!([{}])),
+        &[("/metadata/annotations", bad)],
+    );
+    let policy = ready(&World::new([service("web", "10.1.0.1"), written]));
+    assert_eq!(routes(&policy), ["http"], "such a route is not used");
+}
+
+#[test]
+fn accrual_and_load() {
+    let annotated = with(
+        service("web", "10.1.0.1"),
+        &[(
+            "/metadata/annotations",
+            json!({
+                "balancer.linkerd.io/failure-accrual": "unified",
+                "balancer.alpha.linkerd.io/penalize-failures": "true",
+            }),
+        )],
+    );
+    let load = |policy: &Policy| {
+        let found = backends(&http(policy).routes[0].rules[0].backends);
+        match &found[0].2.backend.dispatch {
+            Dispatch::Balance { load, .. } => load.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let policy = ready(&World::new([annotated.clone()]));
+    assert!(matches!(
+        http(&policy).accrual,
+        Some(FailureAccrual::Unified { .. })
+    ));
+    assert!(matches!(load(&policy), Load::PenaltyPeakEwma { .. }));
+    let rules = json!([{"backendRefs": [{"name": "db", "port": 80}]}]);
+    let policy = ready(&World::new([
+        annotated,
+        service("db", "10.1.0.2"),
+        route("HTTPRoute", "r", to_service("web"), rules),
+    ]));
+    assert!(
+        matches!(load(&policy), Load::PenaltyPeakEwma { .. }),
+        "the parent decides for its routes"
+    );
+    let policy = ready(&World::new([service("web", "10.1.0.1")]));
+    assert_eq!(
+        (http(&policy).accrual.clone(), load(&policy)),
+        (None, Load::PeakEwma),
+        "nothing new unless asked for"
+    );
+}
+
+#[test]
+fn request_headers_may_be_allowed() {
+    let mut open = cluster();
+    open.allow_l5d_request_headers = true;
+    let world = World::in_cluster(
+        open,
+        [
+            service("web", "10.1.0.1"),
+            route("HTTPRoute", "r", to_service("web"), json!([{}])),
+        ],
+    );
+    assert!(only_route(&ready(&world)).rules[0].allow_l5d_request_headers);
+}
