@@ -68,12 +68,18 @@ fn environment(
             .map(|v| v.split(';').next().unwrap_or_default().trim())
             .any(|v| matches!(v, "*/*" | "application/*" | "application/json"));
     if !json {
-        return text(StatusCode::NOT_ACCEPTABLE, "only application/json is offered\n");
+        return text(
+            StatusCode::NOT_ACCEPTABLE,
+            "only application/json is offered\n",
+        );
     }
     let vars = env();
     let query = request.uri().query().unwrap_or_default();
     if query.contains('=') {
-        return text(StatusCode::BAD_REQUEST, "invalid query: expected names only\n");
+        return text(
+            StatusCode::BAD_REQUEST,
+            "invalid query: expected names only\n",
+        );
     }
     let mut out = String::from("{");
     let mut put = |name: &str, value: Option<&str>| {
@@ -149,11 +155,20 @@ mod tests {
     #[test]
     fn environment_table() {
         let ok = StatusCode::OK;
-        assert_eq!(get("/env.json", None), (ok, r#"{"A":"1","B":"x\"\n"}"#.into()));
-        assert_eq!(get("/env.json?A&C", None), (ok, r#"{"A":"1","C":null}"#.into()));
+        assert_eq!(
+            get("/env.json", None),
+            (ok, r#"{"A":"1","B":"x\"\n"}"#.into())
+        );
+        assert_eq!(
+            get("/env.json?A&C", None),
+            (ok, r#"{"A":"1","C":null}"#.into())
+        );
         assert_eq!(get("/env.json?A=1", None).0, StatusCode::BAD_REQUEST);
         assert_eq!(get("/env.json", Some("application/json")).0, ok);
         assert_eq!(get("/env.json", Some("text/html, */*;q=0.1")).0, ok);
-        assert_eq!(get("/env.json", Some("text/html")).0, StatusCode::NOT_ACCEPTABLE);
+        assert_eq!(
+            get("/env.json", Some("text/html")).0,
+            StatusCode::NOT_ACCEPTABLE
+        );
     }
 }

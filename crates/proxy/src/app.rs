@@ -258,8 +258,8 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
 
     let readiness = Readiness::new();
     let certified = readiness.block("identity");
-    let exposition = Exposition::new(open_metrics)
-        .prelude(move |out| registry.write(out, Instant::now()));
+    let exposition =
+        Exposition::new(open_metrics).prelude(move |out| registry.write(out, Instant::now()));
     let admin_shutdown = config.admin.shutdown_enabled.then(|| shutdown.clone());
     let admin = admin::build(readiness, Arc::new(exposition), seams.log, admin_shutdown);
     let grace = config.shutdown_grace;
@@ -298,7 +298,10 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     }
     tracing::info!("SNI is {}", config.identity.server_name);
     tracing::info!("Local identity is {}", config.identity.id);
-    tracing::info!("Destinations resolved via {}", config.control.destination.addr);
+    tracing::info!(
+        "Destinations resolved via {}",
+        config.control.destination.addr
+    );
     Ok(Running {
         outbound: outbound_addrs,
         inbound: inbound_addr,

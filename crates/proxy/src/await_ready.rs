@@ -29,7 +29,10 @@ pub fn run(args: &[String]) -> ExitCode {
     let disabled = std::env::var("LINKERD_AWAIT_DISABLED").is_ok_and(|v| !v.is_empty())
         || std::env::var("LINKERD_DISABLED").is_ok_and(|v| !v.is_empty());
     if !disabled && !wait(&options) {
-        return fail("linkerd-proxy failed to become ready within the timeout", 69);
+        return fail(
+            "linkerd-proxy failed to become ready within the timeout",
+            69,
+        );
     }
     let Some((program, rest)) = options.command.split_first() else {
         return ExitCode::SUCCESS;
@@ -57,7 +60,10 @@ fn wait(options: &Options) -> bool {
         if deadline.is_some_and(|d| Instant::now() >= d) {
             return false;
         }
-        #[expect(clippy::disallowed_methods, reason = "a program of its own without a runtime")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a program of its own without a runtime"
+        )]
         std::thread::sleep(options.interval);
     }
 }
@@ -147,7 +153,10 @@ mod tests {
     fn the_charts_hook() {
         let got = options(&["--timeout=2m", "--port=4191"]).expect("valid");
         assert_eq!(got.timeout, Some(Duration::from_secs(120)));
-        assert_eq!((got.port, got.shutdown, got.command.len()), (4191, false, 0));
+        assert_eq!(
+            (got.port, got.shutdown, got.command.len()),
+            (4191, false, 0)
+        );
     }
 
     #[test]
@@ -155,7 +164,10 @@ mod tests {
         let got = options(&["-p", "1", "--shutdown", "--", "sh", "-c", "true"]).expect("valid");
         assert_eq!((got.port, got.shutdown), (1, true));
         assert_eq!(got.command, ["sh", "-c", "true"]);
-        assert_eq!(options(&["job", "--port"]).expect("valid").command, ["job", "--port"]);
+        assert_eq!(
+            options(&["job", "--port"]).expect("valid").command,
+            ["job", "--port"]
+        );
         assert!(options(&["--nonsense"]).is_err());
         assert!(options(&["--port"]).is_err());
     }

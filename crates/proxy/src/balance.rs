@@ -26,7 +26,10 @@ pub struct Load {
     in_flight: Cell<u32>,
 }
 
-#[expect(clippy::cast_precision_loss, reason = "latencies stay far below 2^52 ns")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "latencies stay far below 2^52 ns"
+)]
 fn nanos(d: Duration) -> f64 {
     d.as_nanos() as f64
 }
@@ -298,7 +301,11 @@ mod tests {
         assert!((load.cost(later) - faded).abs() < 1.0, "reading fades");
         load.sample(Duration::from_millis(10), later);
         let mixed = 100e6 * (-1f64).exp() + 10e6 * (1.0 - (-1f64).exp());
-        assert!((load.cost(later) - mixed).abs() < 1.0, "{}", load.cost(later));
+        assert!(
+            (load.cost(later) - mixed).abs() < 1.0,
+            "{}",
+            load.cost(later)
+        );
     }
 
     #[test]

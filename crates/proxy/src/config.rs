@@ -302,7 +302,10 @@ impl Workers {
         )]
         let wanted = self
             .max
-            .or_else(|| self.max_ratio.map(|r| (available as f64 * r).round() as usize))
+            .or_else(|| {
+                self.max_ratio
+                    .map(|r| (available as f64 * r).round() as usize)
+            })
             .unwrap_or(1);
         wanted.max(self.min).clamp(1, available)
     }

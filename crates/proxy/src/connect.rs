@@ -135,7 +135,8 @@ impl Connector {
             });
         };
         let header = transport_header(addr.port(), meta, payload);
-        let connect_to = SocketAddr::new(addr.ip(), meta.inbound_port.unwrap_or(addr.port()));
+        let connect_to =
+            SocketAddr::new(addr.ip(), meta.inbound_port.unwrap_or_else(|| addr.port()));
         let alpn = match header {
             Some(_) => Alpn::TransportHeader,
             None => Alpn::None,
@@ -197,13 +198,48 @@ mod tests {
         };
         let gateway = Some("web.ns.svc.cluster.local:80");
         for (name, meta, payload, want) in [
-            ("transparent", meta(None, None, Hint::H2), Payload::Http2, None),
-            ("http/1", meta(Some(4143), None, Hint::H2), Payload::Http1, header(8080, None, Some(Session::Http1))),
-            ("http/2", meta(Some(4143), None, Hint::H2), Payload::Http2, header(8080, None, Some(Session::Http2))),
-            ("opaque bytes", meta(Some(4143), None, Hint::H2), Payload::Opaque, header(8080, None, None)),
-            ("opaque hint", meta(Some(4143), None, Hint::Opaque), Payload::Http1, header(8080, None, None)),
-            ("gateway", meta(None, gateway, Hint::H2), Payload::Http2, header(80, Some("web.ns.svc.cluster.local"), Some(Session::Http2))),
-            ("authority without port", meta(None, Some("web"), Hint::H2), Payload::Http2, None),
+            (
+                "transparent",
+                meta(None, None, Hint::H2),
+                Payload::Http2,
+                None,
+            ),
+            (
+                "http/1",
+                meta(Some(4143), None, Hint::H2),
+                Payload::Http1,
+                header(8080, None, Some(Session::Http1)),
+            ),
+            (
+                "http/2",
+                meta(Some(4143), None, Hint::H2),
+                Payload::Http2,
+                header(8080, None, Some(Session::Http2)),
+            ),
+            (
+                "opaque bytes",
+                meta(Some(4143), None, Hint::H2),
+                Payload::Opaque,
+                header(8080, None, None),
+            ),
+            (
+                "opaque hint",
+                meta(Some(4143), None, Hint::Opaque),
+                Payload::Http1,
+                header(8080, None, None),
+            ),
+            (
+                "gateway",
+                meta(None, gateway, Hint::H2),
+                Payload::Http2,
+                header(80, Some("web.ns.svc.cluster.local"), Some(Session::Http2)),
+            ),
+            (
+                "authority without port",
+                meta(None, Some("web"), Hint::H2),
+                Payload::Http2,
+                None,
+            ),
         ] {
             assert_eq!(transport_header(8080, &meta, payload), want, "{name}");
         }

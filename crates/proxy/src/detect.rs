@@ -203,15 +203,27 @@ mod tests {
             ("h2 preface", H2_PREFACE, Http::Http2),
             ("h2 preface, first 14", b"PRI * HTTP/2.0", Http::Http2),
             ("h2 preface dribbled", b"PRI ", Http::More),
-            ("h1 whole head", b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", Http::Http1),
+            (
+                "h1 whole head",
+                b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
+                Http::Http1,
+            ),
             ("h1 dribbled method", b"GE", Http::More),
             ("h1 dribbled target", b"GET /long", Http::More),
             ("h1 dribbled version", b"GET / HTT", Http::More),
             ("h1 line without end", b"GET / HTTP/1.1", Http::Http1),
-            ("h1 behind an empty line", b"\r\nGET / HTTP/1.1\r\n", Http::Http1),
+            (
+                "h1 behind an empty line",
+                b"\r\nGET / HTTP/1.1\r\n",
+                Http::Http1,
+            ),
             ("lower-case method", b"get / HTTP/1.1\r\n", Http::Http1),
             ("connect", b"CONNECT a:1 HTTP/1.1\r\n", Http::Http1),
-            ("bad version is still HTTP", b"GET / HTTP/9.9\r\n", Http::Http1),
+            (
+                "bad version is still HTTP",
+                b"GET / HTTP/9.9\r\n",
+                Http::Http1,
+            ),
             ("http/0.9", b"GET /\r\n", Http::NotHttp),
             ("redis", b"*1\r\n$4\r\nPING\r\n", Http::NotHttp),
             ("memcached", b"get key\r\n", Http::NotHttp),
@@ -248,7 +260,7 @@ mod tests {
         let mut line = b"GET /".to_vec();
         line.resize(LONGEST_LINE, b'a');
         assert_eq!(http(&line), Http::Http1);
-        assert_eq!(http(&vec![b'A'; 64]), Http::NotHttp);
+        assert_eq!(http(&[b'A'; 64]), Http::NotHttp);
     }
 
     pub(crate) fn hello(sni: Option<&str>) -> Vec<u8> {
@@ -267,7 +279,11 @@ mod tests {
         body.push(0);
         body.extend([0, 2, 0x13, 1]);
         body.extend([1, 0]);
-        body.extend(u16::try_from(extensions.len()).expect("short").to_be_bytes());
+        body.extend(
+            u16::try_from(extensions.len())
+                .expect("short")
+                .to_be_bytes(),
+        );
         body.extend(extensions);
         let mut message = vec![1, 0];
         message.extend(u16::try_from(body.len()).expect("short").to_be_bytes());

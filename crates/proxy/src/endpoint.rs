@@ -17,11 +17,7 @@ use crate::{
     config::{Backoff, Pool},
     connect::{ConnectError, Connector, Payload},
     h1, h2io,
-    metrics::{
-        Labels, Registry,
-        http::HttpMetrics,
-        transport::TransportMetrics,
-    },
+    metrics::{Labels, Registry, http::HttpMetrics, transport::TransportMetrics},
     policy::endpoint::{EndpointMeta, Hint},
 };
 
@@ -207,7 +203,11 @@ impl Endpoint {
 
     /// Opens a connection for a payload.
     pub async fn connect(&self, payload: Payload) -> Result<h1::Conn, ConnectError> {
-        let result = self.shared.connector.connect(self.addr, &self.meta, payload).await;
+        let result = self
+            .shared
+            .connector
+            .connect(self.addr, &self.meta, payload)
+            .await;
         match result {
             Ok(connected) => {
                 self.failures.set(0);

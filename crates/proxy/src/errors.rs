@@ -43,7 +43,9 @@ impl Class {
     /// The HTTP status.
     pub fn status(self) -> StatusCode {
         match self {
-            Self::BadRequest(status) | Self::Redirect(status) | Self::InjectedHttp(status) => status,
+            Self::BadRequest(status) | Self::Redirect(status) | Self::InjectedHttp(status) => {
+                status
+            }
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::PermissionDenied => StatusCode::FORBIDDEN,
             Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
@@ -233,9 +235,7 @@ impl HttpError {
     pub fn trailers(&self, informational: bool) -> HeaderMap {
         let mut map = HeaderMap::new();
         map.insert("grpc-status", self.class.grpc().into());
-        if informational
-            && let Ok(message) = HeaderValue::from_str(&printable(&self.message))
-        {
+        if informational && let Ok(message) = HeaderValue::from_str(&printable(&self.message)) {
             map.insert("grpc-message", message);
         }
         map
@@ -244,7 +244,13 @@ impl HttpError {
 
 fn printable(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' })
+        .map(|c| {
+            if c.is_ascii_graphic() || c == ' ' {
+                c
+            } else {
+                '?'
+            }
+        })
         .collect()
 }
 
@@ -299,7 +305,10 @@ mod tests {
         );
         let (hidden, close) = text(&HttpError::unauthorized(), false);
         assert!(!close);
-        assert_eq!(hidden, "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n");
+        assert_eq!(
+            hidden,
+            "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n"
+        );
     }
 
     #[test]

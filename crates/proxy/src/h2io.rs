@@ -14,8 +14,7 @@ use h2::client::SendRequest;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
-    config::Http2Windows, connect::ConnectError, h1, io::Stream,
-    policy::endpoint::Http2Params,
+    config::Http2Windows, connect::ConnectError, h1, io::Stream, policy::endpoint::Http2Params,
 };
 
 /// Above this, writes go to the socket at once.

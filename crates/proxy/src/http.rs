@@ -5,9 +5,9 @@ pub mod server1;
 pub mod server2;
 
 mod edits;
-pub(crate) mod filters;
 mod exchange1;
 mod exchange2;
+pub(crate) mod filters;
 mod stream;
 
 use std::{
@@ -29,7 +29,10 @@ use crate::{
 /// One direction of traffic: inbound or outbound.
 pub trait Direction {
     /// Decides where a request goes.
-    #[expect(async_fn_in_trait, reason = "both implementations are ours and stay on one thread")]
+    #[expect(
+        async_fn_in_trait,
+        reason = "both implementations are ours and stay on one thread"
+    )]
     async fn route(&self, request: &impl matching::Request) -> Result<Routed, HttpError>;
 
     /// Whether this client may see what went wrong.
@@ -104,7 +107,11 @@ impl Routed {
             let found = endpoint.meta().peer.as_ref().map(|p| p.id().as_str());
             if found != Some(required.as_str()) {
                 let message = format!("required id {required:?}; found {found:?}");
-                return Err(HttpError::new(Class::BadGateway, "identity required", message));
+                return Err(HttpError::new(
+                    Class::BadGateway,
+                    "identity required",
+                    message,
+                ));
             }
         }
         Ok(endpoint)

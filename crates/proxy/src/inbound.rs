@@ -148,7 +148,12 @@ async fn carry(
 async fn direct(worker: &Rc<Worker>, conn: Conn, client: SocketAddr, orig_dst: SocketAddr) {
     let limit = worker.config.inbound.detect_timeout;
     let terminated = tls::detect(worker, conn, Alpn::TransportHeader, limit).await;
-    let Ok(Terminated { mut conn, tls, alpn }) = terminated else {
+    let Ok(Terminated {
+        mut conn,
+        tls,
+        alpn,
+    }) = terminated
+    else {
         tracing::debug!(%client, "TLS of a direct connection failed");
         return;
     };
@@ -167,7 +172,9 @@ async fn direct(worker: &Rc<Worker>, conn: Conn, client: SocketAddr, orig_dst: S
                 Ok(None) => {}
                 Err(error) => return Err(error.to_string()),
             }
-            sniff::more(&mut conn, limit).await.map_err(|e| e.to_string())?;
+            sniff::more(&mut conn, limit)
+                .await
+                .map_err(|e| e.to_string())?;
         }
     });
     let header = match header.await {
@@ -295,7 +302,10 @@ fn count_header(worker: &Worker, header: &Header, tls: &ClientTls) {
         .with("session_protocol", session)
         .show("target_port", header.port)
         .with("target_name", header.name.as_deref().unwrap_or_default())
-        .with("client_id", tls.id().map(|id| id.as_str()).unwrap_or_default())
+        .with(
+            "client_id",
+            tls.id().map(|id| id.as_str()).unwrap_or_default(),
+        )
         .finish();
     worker
         .registry

@@ -31,13 +31,26 @@ fn main() -> ExitCode {
 }
 
 fn run(bootstrap: bool) -> Result<(), (u8, String)> {
-    let log = init_log().map_err(|e| (BAD_CONFIGURATION, format!("Invalid logging configuration: {e}")))?;
-    tracing::info!("{} {} ({})", version::PROFILE, version::VERSION, version::GIT_SHA);
+    let log = init_log().map_err(|e| {
+        (
+            BAD_CONFIGURATION,
+            format!("Invalid logging configuration: {e}"),
+        )
+    })?;
+    tracing::info!(
+        "{} {} ({})",
+        version::PROFILE,
+        version::VERSION,
+        version::GIT_SHA
+    );
     let config = Config::read(&Process).map_err(|invalid| {
         for mistake in &invalid.mistakes {
             tracing::error!("{mistake}");
         }
-        (BAD_CONFIGURATION, format!("Invalid configuration: {invalid}"))
+        (
+            BAD_CONFIGURATION,
+            format!("Invalid configuration: {invalid}"),
+        )
     })?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");

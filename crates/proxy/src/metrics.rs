@@ -133,12 +133,17 @@ impl Registry {
     /// A new cell of a counter or gauge.
     pub fn counter(&self, family: Family, labels: &Arc<str>) -> Arc<Counter> {
         let cell = Arc::new(Counter::default());
-        self.with(family, labels, || Cells::Number(0, Vec::new()), |cells| {
-            if let Cells::Number(left, live) = cells {
-                fold(live, |dead| *left = left.wrapping_add(dead.get()));
-                live.push(cell.clone());
-            }
-        });
+        self.with(
+            family,
+            labels,
+            || Cells::Number(0, Vec::new()),
+            |cells| {
+                if let Cells::Number(left, live) = cells {
+                    fold(live, |dead| *left = left.wrapping_add(dead.get()));
+                    live.push(cell.clone());
+                }
+            },
+        );
         cell
     }
 
@@ -263,7 +268,10 @@ impl Cells {
                 let mut count = 0;
                 for (at, bound) in left.bounds.iter().enumerate() {
                     count += total(at);
-                    writeln!(out, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}")?;
+                    writeln!(
+                        out,
+                        "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}"
+                    )?;
                 }
                 count += total(left.bounds.len());
                 writeln!(out, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}")?;
@@ -273,7 +281,10 @@ impl Cells {
                     .map(|h| h.sum.get())
                     .sum::<u64>()
                     .wrapping_add(left.sum.get());
-                #[expect(clippy::cast_precision_loss, reason = "a sum is shown, not counted with")]
+                #[expect(
+                    clippy::cast_precision_loss,
+                    reason = "a sum is shown, not counted with"
+                )]
                 let sum = micros as f64 / 1e6;
                 writeln!(out, "{name}_sum{{{labels}}} {sum}")
             }
@@ -302,7 +313,11 @@ mod tests {
         drop(b);
         let now = Instant::now();
         let want = "request_total{direction=\"inbound\"} 3\n";
-        assert!(text(&registry, now).ends_with(want), "{}", text(&registry, now));
+        assert!(
+            text(&registry, now).ends_with(want),
+            "{}",
+            text(&registry, now)
+        );
         drop(a);
         assert!(text(&registry, now).ends_with(want));
         let later = now + Duration::from_secs(601);

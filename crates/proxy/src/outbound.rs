@@ -6,12 +6,13 @@ mod http;
 
 use std::{rc::Rc, time::Instant};
 
-
 pub use self::discover::Cache;
 use self::{discover::LocalPolicy, http::OutboundHttp};
 use crate::{
+    connect::Payload,
     control::Target,
     detect,
+    endpoint::InFlight,
     h1::Conn,
     http::{Backend, server1, server2},
     io::Stream,
@@ -19,8 +20,7 @@ use crate::{
         client::{Protocol, Refusal, TcpRoute},
         matching::HostMatch,
     },
-    connect::Payload,
-    sniff,
+    sniff::{self, Speaker},
     socket::Accepted,
     tunnel,
     worker::Worker,
@@ -100,14 +100,37 @@ async fn serve_detected(
     route: Option<&TcpRoute>,
     http: impl Fn(Version) -> OutboundHttp,
 ) {
-    match sniff::http(&mut conn, worker.config.outbound.detect_timeout).await {
-        Ok(detect::Http::Http1) => server1::serve(&http(Version::Http1), conn).await,
+    let limit = worker.config.outbound.detect_timeout;
+    let mut server = None;
+    let mut verdict = sniff::http(&mut conn, limit.min(sniff::SILENCE)).await;
+    if matches!(verdict, Ok(detect::Http::More)) && limit > sniff::SILENCE {
+        // A silent client may be waiting for its server to speak: ask the server, too.
+        if conn.rbuf.is_empty()
+            && let Some(dialled) = dial(worker, policy, route).await
+        {
+            let (server, _) = server.insert(dialled);
+            match sniff::first_speaker(&mut conn, server, limit).await {
+                Ok(Speaker::Client) => verdict = sniff::http(&mut conn, limit).await,
+                Ok(Speaker::Server | Speaker::Nobody) => verdict = Ok(detect::Http::NotHttp),
+                Err(error) => verdict = Err(error),
+            }
+        } else {
+            verdict = sniff::http(&mut conn, limit - sniff::SILENCE).await;
+        }
+    }
+    match verdict {
+        Ok(detect::Http::Http1) => {
+            drop(server);
+            server1::serve(&http(Version::Http1), conn).await;
+        }
         Ok(detect::Http::Http2) => {
+            drop(server);
             server2::serve(&http(Version::Http2), conn, &worker.config.outbound.http2).await;
         }
-        Ok(detect::Http::NotHttp | detect::Http::More) => {
-            opaque(worker, policy, route, conn).await;
-        }
+        Ok(detect::Http::NotHttp | detect::Http::More) => match server {
+            Some((server, _flight)) => tunnel::copy(conn, server).await,
+            None => opaque(worker, policy, route, conn).await,
+        },
         Err(error) => tracing::debug!(%error, "Protocol detection failed"),
     }
 }
@@ -118,24 +141,33 @@ async fn opaque(
     route: Option<&TcpRoute>,
     client: Conn,
 ) {
+    if let Some((server, _flight)) = dial(worker, policy, route).await {
+        tunnel::copy(client, server).await;
+    }
+}
+
+/// Opens the other side of an opaque connection, if its route allows.
+async fn dial(
+    worker: &Rc<Worker>,
+    policy: &Rc<LocalPolicy>,
+    route: Option<&TcpRoute>,
+) -> Option<(Conn, InFlight)> {
     let Some(route) = route else {
         tracing::debug!("No TCP route");
-        return;
+        return None;
     };
     match &route.refusal {
         None => {}
         Some(Refusal::Forbidden) => {
             tracing::info!(route = %route.meta, "forbidden TCP route");
-            return;
+            return None;
         }
         Some(Refusal::Invalid(message)) => {
             tracing::info!(route = %route.meta, message, "invalid TCP backend");
-            return;
+            return None;
         }
     }
-    let Some(backend) = policy.choose(&route.backends, Instant::now()) else {
-        return;
-    };
+    let backend = policy.choose(&route.backends, Instant::now())?;
     let queue = worker.config.outbound.tcp_queue;
     let endpoint = match &policy.backends[backend.backend] {
         Backend::Forward(endpoint) => endpoint.clone(),
@@ -145,21 +177,24 @@ async fn opaque(
                 Ok(endpoint) => endpoint,
                 Err(error) => {
                     tracing::debug!(?error, "No endpoint is ready");
-                    return;
+                    return None;
                 }
             }
         }
         Backend::None(name) => {
             tracing::debug!(backend = %name, "Backend has no dispatcher");
-            return;
+            return None;
         }
     };
-    let flight = crate::endpoint::InFlight::new(endpoint, Instant::now());
+    let flight = InFlight::new(endpoint, Instant::now());
     match flight.endpoint.connect(Payload::Opaque).await {
         Ok(server) => {
             flight.answered(Instant::now());
-            tunnel::copy(client, server).await;
+            Some((server, flight))
         }
-        Err(error) => tracing::debug!(%error, "Connection failed"),
+        Err(error) => {
+            tracing::debug!(%error, "Connection failed");
+            None
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Reads the first bytes of a connection until it is clear what they are, or the time is over. The
 //! bytes stay in the connection's buffer.
 
-use std::{io, time::Duration};
+use std::{io, task::Poll, time::Duration};
 
 use tokio::time::timeout;
 
@@ -47,7 +47,9 @@ pub async fn http(conn: &mut Conn, limit: Duration) -> Result<detect::Http, Snif
             }
         }
     };
-    timeout(limit, sniff).await.unwrap_or(Ok(detect::Http::More))
+    timeout(limit, sniff)
+        .await
+        .unwrap_or(Ok(detect::Http::More))
 }
 
 /// Looks for TLS.
@@ -68,7 +70,9 @@ pub async fn tls(conn: &mut Conn, limit: Duration) -> Result<Tls, SniffError> {
             }
         }
     };
-    timeout(limit, sniff).await.unwrap_or(Err(SniffError::Timeout))
+    timeout(limit, sniff)
+        .await
+        .unwrap_or(Err(SniffError::Timeout))
 }
 
 async fn read(conn: &mut Conn) -> io::Result<usize> {
@@ -83,4 +87,41 @@ pub async fn more(conn: &mut Conn, limit: Duration) -> Result<(), SniffError> {
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(SniffError::Timeout),
     }
+}
+
+/// How long a client may be silent before the server is asked whether it speaks first.
+pub const SILENCE: Duration = Duration::from_millis(100);
+
+/// Which side of two open connections speaks first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaker {
+    /// The client; its bytes are to be looked at.
+    Client,
+    /// The server: its protocol is opaque to us.
+    Server,
+    /// Nobody within the limit.
+    Nobody,
+}
+
+/// Waits for the first bytes of either side.
+pub async fn first_speaker(
+    client: &mut Conn,
+    server: &mut Conn,
+    limit: Duration,
+) -> Result<Speaker, SniffError> {
+    let race = std::future::poll_fn(|cx| {
+        if let Poll::Ready(result) = client.poll_fill(cx) {
+            return Poll::Ready(match result {
+                Ok(0) => Err(SniffError::Closed),
+                Ok(_) => Ok(Speaker::Client),
+                Err(error) => Err(error.into()),
+            });
+        }
+        // A server that closes or fails has said what it had to say, too.
+        match server.poll_fill(cx) {
+            Poll::Ready(_) => Poll::Ready(Ok(Speaker::Server)),
+            Poll::Pending => Poll::Pending,
+        }
+    });
+    timeout(limit, race).await.unwrap_or(Ok(Speaker::Nobody))
 }

@@ -33,8 +33,11 @@ pub enum OrigDst {
     /// `SO_ORIGINAL_DST` / `IP6T_SO_ORIGINAL_DST`.
     Kernel,
     /// As a function of the accepted stream.
-    Given(Arc<dyn Fn(&TcpStream) -> io::Result<SocketAddr> + Send + Sync>),
+    Given(Arc<DstOf>),
 }
+
+/// Tells the destination of a stream.
+pub type DstOf = dyn Fn(&TcpStream) -> io::Result<SocketAddr> + Send + Sync;
 
 impl fmt::Debug for OrigDst {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,9 +127,8 @@ fn set_options(io: &TcpStream, options: SocketOptions) -> io::Result<()> {
     io.set_nodelay(true)?;
     let socket = SockRef::from(io);
     match options.keepalive {
-        Some(idle) => socket.set_tcp_keepalive(
-            &TcpKeepalive::new().with_time(idle.max(Duration::from_secs(1))),
-        )?,
+        Some(idle) => socket
+            .set_tcp_keepalive(&TcpKeepalive::new().with_time(idle.max(Duration::from_secs(1))))?,
         None => socket.set_keepalive(true)?,
     }
     if let Some(timeout) = options.user_timeout {
@@ -178,7 +180,10 @@ mod tests {
         );
         let accepted = accepted.expect("accepts").expect("has a destination");
         assert_eq!(accepted.orig_dst, want);
-        assert_eq!(accepted.client, client.expect("connects").local_addr().expect("bound"));
+        assert_eq!(
+            accepted.client,
+            client.expect("connects").local_addr().expect("bound")
+        );
         assert!(accepted.io.nodelay().expect("option"));
         let socket = SockRef::from(&accepted.io);
         assert!(socket.keepalive().expect("option"));

@@ -198,6 +198,9 @@ mod tests {
         assert_eq!(with(&[0, 1, 0, 0]), Err(HeaderError::TooLarge));
         assert_eq!(with(&[0, 0, 0, 1, 0xff]), Err(HeaderError::Malformed));
         assert_eq!(with(&[0, 0, 0, 0]), Err(HeaderError::Port));
-        assert_eq!(with(&[0, 0, 0, 4, 0x08, 0x80, 0x80, 0x04]), Err(HeaderError::Port));
+        assert_eq!(
+            with(&[0, 0, 0, 4, 0x08, 0x80, 0x80, 0x04]),
+            Err(HeaderError::Port)
+        );
     }
 }

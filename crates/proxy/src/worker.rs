@@ -115,7 +115,8 @@ impl Worker {
             tokio::time::sleep(SWEEP).await;
             let now = Instant::now();
             self.swept.sweep(now);
-            self.outbound.sweep(now, self.config.outbound.discovery_idle);
+            self.outbound
+                .sweep(now, self.config.outbound.discovery_idle);
             self.inbound.sweep(now, self.config.inbound.discovery_idle);
         }
     }

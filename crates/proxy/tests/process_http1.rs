@@ -17,7 +17,10 @@ fn a_request_crosses_the_mesh() {
     assert_eq!(seen["uri"], "/hello?x=1");
     let request = app.requests().remove(0);
     assert_eq!(request.header("host"), Some("web.ns"));
-    assert_eq!(request.header("l5d-client-id"), Some(pair.client.identity.as_str()));
+    assert_eq!(
+        request.header("l5d-client-id"),
+        Some(pair.client.identity.as_str())
+    );
     assert_eq!(request.header("l5d-orig-proto"), None);
 }
 
@@ -31,9 +34,18 @@ fn connections_are_kept_on_both_legs() {
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.json()["uri"], format!("/{n}"));
     }
-    assert_eq!(app.connections().len(), 1, "one connection to the application");
-    let opened = pair.server.metric("tcp_open_total", &["peer=\"src\"", "direction=\"inbound\""]);
-    assert!((opened - 1.0).abs() < 0.1, "one connection between the proxies: {opened}");
+    assert_eq!(
+        app.connections().len(),
+        1,
+        "one connection to the application"
+    );
+    let opened = pair
+        .server
+        .metric("tcp_open_total", &["peer=\"src\"", "direction=\"inbound\""]);
+    assert!(
+        (opened - 1.0).abs() < 0.1,
+        "one connection between the proxies: {opened}"
+    );
 }
 
 #[test]
@@ -43,7 +55,9 @@ fn bodies_pass_in_both_directions() {
     let mut client = Client::connect(pair.client.outbound);
     for size in [0usize, 1, 100, 8192, 70_000, 1_000_000] {
         let body = "x".repeat(size);
-        let head = format!("POST /{size} HTTP/1.1\r\nhost: a\r\ncontent-length: {size}\r\nx-echo-body-bytes: {size}\r\n\r\n");
+        let head = format!(
+            "POST /{size} HTTP/1.1\r\nhost: a\r\ncontent-length: {size}\r\nx-echo-body-bytes: {size}\r\n\r\n"
+        );
         let answer = client.send(head).send(&body).answer();
         assert_eq!(answer.status(), 200, "{size}");
         assert_eq!(answer.body.len(), size, "{size}");
@@ -73,7 +87,11 @@ fn a_client_cannot_claim_an_identity() {
         .send("GET / HTTP/1.1\r\nhost: a\r\nl5d-client-id: somebody\r\n\r\n")
         .answer();
     let request = app.requests().remove(0);
-    let ids: Vec<_> = request.headers.iter().filter(|(n, _)| n == "l5d-client-id").collect();
+    let ids: Vec<_> = request
+        .headers
+        .iter()
+        .filter(|(n, _)| n == "l5d-client-id")
+        .collect();
     assert_eq!(ids.len(), 1);
     assert_eq!(ids[0].1, pair.client.identity);
 }
@@ -81,7 +99,11 @@ fn a_client_cannot_claim_an_identity() {
 #[test]
 fn many_clients_at_once_travel_as_http2() {
     let app = http_echo();
-    let pair = Pair::with(app.addr(), &[("OUTBOUND_HTTP1_UPGRADE_THRESHOLD", "0")], &[]);
+    let pair = Pair::with(
+        app.addr(),
+        &[("OUTBOUND_HTTP1_UPGRADE_THRESHOLD", "0")],
+        &[],
+    );
     let addr = pair.client.outbound;
     let threads: Vec<_> = (0..8)
         .map(|n| {
@@ -105,7 +127,10 @@ fn many_clients_at_once_travel_as_http2() {
     );
     assert!(http2 >= 1.0, "some went as HTTP/2");
     for request in app.requests() {
-        assert!(request.version.contains("1.1"), "the application sees HTTP/1: {request:?}");
+        assert!(
+            request.version.contains("1.1"),
+            "the application sees HTTP/1: {request:?}"
+        );
         assert_eq!(request.header("l5d-orig-proto"), None);
         assert_eq!(request.header("host"), Some("web"));
     }
@@ -119,7 +144,9 @@ fn golden_metrics_are_counted() {
     for _ in 0..3 {
         client.get("/", "web");
     }
-    client.send("GET / HTTP/1.1\r\nhost: a\r\nx-echo-status: 503\r\n\r\n").answer();
+    client
+        .send("GET / HTTP/1.1\r\nhost: a\r\nx-echo-status: 503\r\n\r\n")
+        .answer();
     for (proxy, direction) in [(&pair.client, "outbound"), (&pair.server, "inbound")] {
         let direction = format!("direction=\"{direction}\"");
         wait_for(harness::DEADLINE, "responses are counted", || {
@@ -130,16 +157,37 @@ fn golden_metrics_are_counted() {
             all.extend(labels);
             proxy.metric(family, &all)
         };
-        let same = |a: f64, b: f64, what: &str| assert!((a - b).abs() < 0.1, "{what}: {a} {b}\n{}", proxy.metrics());
+        let same = |a: f64, b: f64, what: &str| {
+            assert!((a - b).abs() < 0.1, "{what}: {a} {b}\n{}", proxy.metrics())
+        };
         same(total("request_total", &[]), 4.0, "requests");
-        same(total("response_total", &["classification=\"success\"", "status_code=\"200\""]), 3.0, "successes");
-        same(total("response_total", &["classification=\"failure\"", "status_code=\"503\""]), 1.0, "failures");
+        same(
+            total(
+                "response_total",
+                &["classification=\"success\"", "status_code=\"200\""],
+            ),
+            3.0,
+            "successes",
+        );
+        same(
+            total(
+                "response_total",
+                &["classification=\"failure\"", "status_code=\"503\""],
+            ),
+            1.0,
+            "failures",
+        );
         same(total("response_latency_ms_count", &[]), 4.0, "latencies");
         assert!(total("tcp_read_bytes_total", &["peer=\"src\""]) > 100.0);
     }
     let labels = ["dst_deployment=\"web\"", "tls=\"true\"", "server_id="];
     assert!(pair.client.metric("request_total", &labels) > 3.0);
-    assert!(pair.server.metric("request_total", &["tls=\"true\"", "client_id=", "srv_kind=", "authz_name="]) > 3.0);
+    assert!(
+        pair.server.metric(
+            "request_total",
+            &["tls=\"true\"", "client_id=", "srv_kind=", "authz_name="]
+        ) > 3.0
+    );
     let text = pair.client.metrics();
     assert!(text.contains("proxy_build_info{"), "{text}");
     assert!(text.ends_with("# EOF\n"));

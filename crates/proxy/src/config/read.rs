@@ -231,7 +231,9 @@ impl<'a> Reader<'a> {
             http2: self.http2_server(&INBOUND_HTTP2),
             default_policy,
             cluster_networks,
-            ports: self.get(env::INBOUND_PORTS, value::ports).unwrap_or_default(),
+            ports: self
+                .get(env::INBOUND_PORTS, value::ports)
+                .unwrap_or_default(),
             opaque_ports: self
                 .get(env::INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION, value::ports)
                 .unwrap_or_default(),
@@ -391,10 +393,10 @@ impl<'a> Reader<'a> {
     }
 
     fn control(&mut self, spire: bool) -> Option<Control> {
-        let destination =
-            self.control_addr(env::DESTINATION_SVC_ADDR, env::DESTINATION_SVC_NAME);
+        let destination = self.control_addr(env::DESTINATION_SVC_ADDR, env::DESTINATION_SVC_NAME);
         if self.env.get(env::DESTINATION_SVC_ADDR).is_none() {
-            self.mistakes.push("no destination service configured".into());
+            self.mistakes
+                .push("no destination service configured".into());
         }
         let policy = self.control_addr(env::POLICY_SVC_ADDR, env::POLICY_SVC_NAME);
         if self.env.get(env::POLICY_SVC_ADDR).is_none() {
@@ -409,8 +411,7 @@ impl<'a> Reader<'a> {
             }
             addr
         };
-        let trace =
-            self.control_addr(env::TRACE_COLLECTOR_SVC_ADDR, env::TRACE_COLLECTOR_SVC_NAME);
+        let trace = self.control_addr(env::TRACE_COLLECTOR_SVC_ADDR, env::TRACE_COLLECTOR_SVC_NAME);
         let streams = self.stream_limits();
         let control = Control {
             destination: destination?,
@@ -453,7 +454,10 @@ impl<'a> Reader<'a> {
     }
 
     fn identity(&mut self) -> Option<Identity> {
-        if self.text(env::IDENTITY_DISABLED).is_some_and(|v| !v.is_empty()) {
+        if self
+            .text(env::IDENTITY_DISABLED)
+            .is_some_and(|v| !v.is_empty())
+        {
             self.mistakes.push(format!(
                 "{} is no longer supported: identity must be enabled",
                 env::IDENTITY_DISABLED

@@ -8,14 +8,35 @@ fn chart() -> HashMap<String, String> {
     [
         ("LINKERD2_PROXY_CORES", "1"),
         ("LINKERD2_PROXY_SHUTDOWN_ENDPOINT_ENABLED", "false"),
-        ("LINKERD2_PROXY_LOG", "warn,linkerd=info,hickory=error,[{headers}]=off,[{request}]=off"),
+        (
+            "LINKERD2_PROXY_LOG",
+            "warn,linkerd=info,hickory=error,[{headers}]=off,[{request}]=off",
+        ),
         ("LINKERD2_PROXY_LOG_FORMAT", "plain"),
-        ("LINKERD2_PROXY_DESTINATION_SVC_ADDR", "linkerd-dst-headless.linkerd.svc.cluster.local.:8086"),
-        ("LINKERD2_PROXY_DESTINATION_PROFILE_NETWORKS", "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8"),
-        ("LINKERD2_PROXY_POLICY_SVC_ADDR", "linkerd-policy.linkerd.svc.cluster.local.:8090"),
-        ("LINKERD2_PROXY_POLICY_WORKLOAD", "{\"ns\":\"emojivoto\", \"pod\":\"web-1\"}\n"),
-        ("LINKERD2_PROXY_INBOUND_DEFAULT_POLICY", "all-unauthenticated"),
-        ("LINKERD2_PROXY_POLICY_CLUSTER_NETWORKS", "10.0.0.0/8,fd00::/8"),
+        (
+            "LINKERD2_PROXY_DESTINATION_SVC_ADDR",
+            "linkerd-dst-headless.linkerd.svc.cluster.local.:8086",
+        ),
+        (
+            "LINKERD2_PROXY_DESTINATION_PROFILE_NETWORKS",
+            "10.0.0.0/8,100.64.0.0/10,172.16.0.0/12,192.168.0.0/16,fd00::/8",
+        ),
+        (
+            "LINKERD2_PROXY_POLICY_SVC_ADDR",
+            "linkerd-policy.linkerd.svc.cluster.local.:8090",
+        ),
+        (
+            "LINKERD2_PROXY_POLICY_WORKLOAD",
+            "{\"ns\":\"emojivoto\", \"pod\":\"web-1\"}\n",
+        ),
+        (
+            "LINKERD2_PROXY_INBOUND_DEFAULT_POLICY",
+            "all-unauthenticated",
+        ),
+        (
+            "LINKERD2_PROXY_POLICY_CLUSTER_NETWORKS",
+            "10.0.0.0/8,fd00::/8",
+        ),
         ("LINKERD2_PROXY_CONTROL_STREAM_INITIAL_TIMEOUT", "3s"),
         ("LINKERD2_PROXY_CONTROL_STREAM_IDLE_TIMEOUT", "5m"),
         ("LINKERD2_PROXY_CONTROL_STREAM_LIFETIME", "1h"),
@@ -26,27 +47,69 @@ fn chart() -> HashMap<String, String> {
         ("LINKERD2_PROXY_CONTROL_LISTEN_ADDR", "0.0.0.0:4190"),
         ("LINKERD2_PROXY_ADMIN_LISTEN_ADDR", "0.0.0.0:4191"),
         ("LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR", "127.0.0.1:4140"),
-        ("LINKERD2_PROXY_OUTBOUND_LISTEN_ADDRS", "127.0.0.1:4140,[::1]:4140"),
+        (
+            "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDRS",
+            "127.0.0.1:4140,[::1]:4140",
+        ),
         ("LINKERD2_PROXY_INBOUND_LISTEN_ADDR", "0.0.0.0:4143"),
         ("LINKERD2_PROXY_INBOUND_IPS", "10.42.0.7"),
         ("LINKERD2_PROXY_INBOUND_PORTS", "8080"),
-        ("LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES", "svc.cluster.local."),
+        (
+            "LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES",
+            "svc.cluster.local.",
+        ),
         ("LINKERD2_PROXY_INBOUND_ACCEPT_KEEPALIVE", "10000ms"),
         ("LINKERD2_PROXY_OUTBOUND_CONNECT_KEEPALIVE", "10000ms"),
         ("LINKERD2_PROXY_INBOUND_ACCEPT_USER_TIMEOUT", "30s"),
         ("LINKERD2_PROXY_OUTBOUND_CONNECT_USER_TIMEOUT", "30s"),
-        ("LINKERD2_PROXY_INBOUND_SERVER_HTTP2_KEEP_ALIVE_INTERVAL", "10s"),
-        ("LINKERD2_PROXY_INBOUND_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT", "3s"),
-        ("LINKERD2_PROXY_INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", "25,587,3306,4444,5432,6379,9300,11211"),
-        ("LINKERD2_PROXY_DESTINATION_CONTEXT", "{\"ns\":\"emojivoto\"}\n"),
-        ("LINKERD2_PROXY_IDENTITY_DIR", "/var/run/linkerd/identity/end-entity"),
-        ("LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS", "-----BEGIN CERTIFICATE-----\n"),
-        ("LINKERD2_PROXY_IDENTITY_TOKEN_FILE", "/var/run/secrets/tokens/linkerd-identity-token"),
-        ("LINKERD2_PROXY_IDENTITY_SVC_ADDR", "linkerd-identity-headless.linkerd.svc.cluster.local.:8080"),
-        ("LINKERD2_PROXY_IDENTITY_LOCAL_NAME", "web.emojivoto.serviceaccount.identity.linkerd.cluster.local"),
-        ("LINKERD2_PROXY_IDENTITY_SVC_NAME", "linkerd-identity.linkerd.serviceaccount.identity.linkerd.cluster.local"),
-        ("LINKERD2_PROXY_DESTINATION_SVC_NAME", "linkerd-destination.linkerd.serviceaccount.identity.linkerd.cluster.local"),
-        ("LINKERD2_PROXY_POLICY_SVC_NAME", "linkerd-destination.linkerd.serviceaccount.identity.linkerd.cluster.local"),
+        (
+            "LINKERD2_PROXY_INBOUND_SERVER_HTTP2_KEEP_ALIVE_INTERVAL",
+            "10s",
+        ),
+        (
+            "LINKERD2_PROXY_INBOUND_SERVER_HTTP2_KEEP_ALIVE_TIMEOUT",
+            "3s",
+        ),
+        (
+            "LINKERD2_PROXY_INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION",
+            "25,587,3306,4444,5432,6379,9300,11211",
+        ),
+        (
+            "LINKERD2_PROXY_DESTINATION_CONTEXT",
+            "{\"ns\":\"emojivoto\"}\n",
+        ),
+        (
+            "LINKERD2_PROXY_IDENTITY_DIR",
+            "/var/run/linkerd/identity/end-entity",
+        ),
+        (
+            "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS",
+            "-----BEGIN CERTIFICATE-----\n",
+        ),
+        (
+            "LINKERD2_PROXY_IDENTITY_TOKEN_FILE",
+            "/var/run/secrets/tokens/linkerd-identity-token",
+        ),
+        (
+            "LINKERD2_PROXY_IDENTITY_SVC_ADDR",
+            "linkerd-identity-headless.linkerd.svc.cluster.local.:8080",
+        ),
+        (
+            "LINKERD2_PROXY_IDENTITY_LOCAL_NAME",
+            "web.emojivoto.serviceaccount.identity.linkerd.cluster.local",
+        ),
+        (
+            "LINKERD2_PROXY_IDENTITY_SVC_NAME",
+            "linkerd-identity.linkerd.serviceaccount.identity.linkerd.cluster.local",
+        ),
+        (
+            "LINKERD2_PROXY_DESTINATION_SVC_NAME",
+            "linkerd-destination.linkerd.serviceaccount.identity.linkerd.cluster.local",
+        ),
+        (
+            "LINKERD2_PROXY_POLICY_SVC_NAME",
+            "linkerd-destination.linkerd.serviceaccount.identity.linkerd.cluster.local",
+        ),
         ("LINKERD2_PROXY_UNKNOWN_VARIABLE", "ignored"),
         ("_pod_name", "web-1"),
     ]
@@ -68,7 +131,10 @@ fn the_charts_environment_is_accepted() {
     assert_eq!(config.inbound.connect_timeout, Duration::from_millis(100));
     assert!(config.inbound.opaque_ports.contains(6379));
     assert_eq!(config.identity.id, config.identity.server_name);
-    assert_eq!(config.control.streams.lifetime, Some(Duration::from_secs(3600)));
+    assert_eq!(
+        config.control.streams.lifetime,
+        Some(Duration::from_secs(3600))
+    );
     assert!(config.tap.is_none());
     assert_eq!(config.workers.count(8), 1);
 }
@@ -90,7 +156,10 @@ fn every_mistake_is_reported() {
         "no policy service configured",
         "no destination service configured",
     ] {
-        assert!(mistakes.iter().any(|m| m == wanted), "{wanted} in {mistakes:#?}");
+        assert!(
+            mistakes.iter().any(|m| m == wanted),
+            "{wanted} in {mistakes:#?}"
+        );
     }
     assert_eq!(mistakes.len(), 5, "{mistakes:#?}");
 }
@@ -98,17 +167,62 @@ fn every_mistake_is_reported() {
 #[test]
 fn single_mistakes() {
     let cases: &[(&str, &str, Option<&str>, &str)] = &[
-        ("third outbound listener", env::OUTBOUND_LISTEN_ADDRS, Some("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"), "one or two"),
-        ("remote controller without a name", env::POLICY_SVC_NAME, None, "is required when"),
-        ("identity turned off", env::IDENTITY_DISABLED, Some("1"), "identity must be enabled"),
-        ("id and name differ", env::IDENTITY_SERVER_ID, Some("other.name"), "to be the same"),
-        ("empty anchors", env::IDENTITY_TRUST_ANCHORS, Some(" "), "must not be empty"),
+        (
+            "third outbound listener",
+            env::OUTBOUND_LISTEN_ADDRS,
+            Some("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"),
+            "one or two",
+        ),
+        (
+            "remote controller without a name",
+            env::POLICY_SVC_NAME,
+            None,
+            "is required when",
+        ),
+        (
+            "identity turned off",
+            env::IDENTITY_DISABLED,
+            Some("1"),
+            "identity must be enabled",
+        ),
+        (
+            "id and name differ",
+            env::IDENTITY_SERVER_ID,
+            Some("other.name"),
+            "to be the same",
+        ),
+        (
+            "empty anchors",
+            env::IDENTITY_TRUST_ANCHORS,
+            Some(" "),
+            "must not be empty",
+        ),
         ("no token", env::IDENTITY_TOKEN_FILE, None, "is required"),
         ("no workload", env::POLICY_WORKLOAD, None, "is required"),
-        ("streams out of order", env::CONTROL_STREAM_LIFETIME, Some("1s"), "must not decrease"),
-        ("half a backoff", env::OUTBOUND_CONNECT_EXP_BACKOFF_MIN, Some("1s"), "must be set together"),
-        ("unknown default policy", env::INBOUND_DEFAULT_POLICY, Some("allow"), "not a default policy"),
-        ("small frame", env::INBOUND_SERVER_HTTP2_MAX_FRAME_SIZE, Some("1"), "between 16384"),
+        (
+            "streams out of order",
+            env::CONTROL_STREAM_LIFETIME,
+            Some("1s"),
+            "must not decrease",
+        ),
+        (
+            "half a backoff",
+            env::OUTBOUND_CONNECT_EXP_BACKOFF_MIN,
+            Some("1s"),
+            "must be set together",
+        ),
+        (
+            "unknown default policy",
+            env::INBOUND_DEFAULT_POLICY,
+            Some("allow"),
+            "not a default policy",
+        ),
+        (
+            "small frame",
+            env::INBOUND_SERVER_HTTP2_MAX_FRAME_SIZE,
+            Some("1"),
+            "between 16384",
+        ),
     ];
     for (name, var, value, wanted) in cases {
         let mistakes = read(|env| {
@@ -134,7 +248,10 @@ fn audit_needs_the_cluster_networks() {
         env.remove(env::POLICY_CLUSTER_NETWORKS);
     })
     .expect_err("invalid");
-    assert!(mistakes[0].contains("needs the cluster networks"), "{mistakes:?}");
+    assert!(
+        mistakes[0].contains("needs the cluster networks"),
+        "{mistakes:?}"
+    );
 }
 
 #[test]
@@ -152,12 +269,20 @@ fn bad_worker_counts_are_warnings() {
         env.insert(env::CORES_MAX.into(), "many".into());
     })
     .expect("valid");
-    assert!(config.warnings.iter().any(|w| w.contains("CORES_MAX")), "{:?}", config.warnings);
+    assert!(
+        config.warnings.iter().any(|w| w.contains("CORES_MAX")),
+        "{:?}",
+        config.warnings
+    );
 }
 
 #[test]
 fn worker_counts() {
-    let workers = |min, max, max_ratio| Workers { min, max, max_ratio };
+    let workers = |min, max, max_ratio| Workers {
+        min,
+        max,
+        max_ratio,
+    };
     for (name, workers, available, want) in [
         ("default", workers(1, None, None), 8, 1),
         ("maximum", workers(1, Some(4), None), 8, 4),

@@ -184,7 +184,9 @@ pub struct PortSet(BTreeSet<(u16, u16)>);
 impl PortSet {
     /// Whether the port is in the set.
     pub fn contains(&self, port: u16) -> bool {
-        self.0.iter().any(|(low, high)| (*low..=*high).contains(&port))
+        self.0
+            .iter()
+            .any(|(low, high)| (*low..=*high).contains(&port))
     }
 
     /// Every port of the set.
@@ -280,7 +282,9 @@ impl Backoff {
     /// Checks the bounds.
     pub fn new(min: Duration, max: Duration, jitter: f64) -> Result<Self, Malformed> {
         if min > max {
-            return Err(Malformed::Other("minimum backoff must not exceed the maximum"));
+            return Err(Malformed::Other(
+                "minimum backoff must not exceed the maximum",
+            ));
         }
         if max.is_zero() {
             return Err(Malformed::Other("maximum backoff must be positive"));
@@ -320,7 +324,16 @@ mod tests {
         ok("2m", 120_000);
         ok("1h", 3_600_000);
         ok("365d", 31_536_000_000);
-        for bad in ["", "10", "1.5s", "1m30s", "s", "10 s", "-1s", "99999999999999999999s"] {
+        for bad in [
+            "",
+            "10",
+            "1.5s",
+            "1m30s",
+            "s",
+            "10 s",
+            "-1s",
+            "99999999999999999999s",
+        ] {
             assert_eq!(duration(bad), Err(Malformed::Duration), "{bad}");
         }
     }
@@ -328,7 +341,13 @@ mod tests {
     #[test]
     fn port_sets() {
         let set = ports("25, 587,,4000-4003").expect("valid");
-        for (port, want) in [(25, true), (587, true), (4002, true), (4004, false), (24, false)] {
+        for (port, want) in [
+            (25, true),
+            (587, true),
+            (4002, true),
+            (4004, false),
+            (24, false),
+        ] {
             assert_eq!(set.contains(port), want, "{port}");
         }
         for bad in ["x", "1-", "0", "70000", "5-4"] {
@@ -349,7 +368,12 @@ mod tests {
 
     #[test]
     fn addresses() {
-        for good in ["127.0.0.1:80", "[::1]:80", "linkerd-dst.svc.:8086", "localhost.:8086"] {
+        for good in [
+            "127.0.0.1:80",
+            "[::1]:80",
+            "linkerd-dst.svc.:8086",
+            "localhost.:8086",
+        ] {
             assert_eq!(good.parse::<Addr>().expect(good).to_string(), good);
         }
         for bad in ["localhost", "a b:80", ":80", "foo:port"] {
@@ -367,8 +391,8 @@ mod tests {
 
     #[test]
     fn backoff_grows_to_its_maximum() {
-        let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1), 0.5)
-            .expect("valid");
+        let backoff =
+            Backoff::new(Duration::from_millis(100), Duration::from_secs(1), 0.5).expect("valid");
         assert_eq!(backoff.delay(0, 0.0), Duration::from_millis(100));
         assert_eq!(backoff.delay(1, 1.0), Duration::from_millis(300));
         assert_eq!(backoff.delay(9, 1.0), Duration::from_secs(1));

@@ -162,10 +162,9 @@ impl Inner {
             None => serve_h2(io).await,
             Some(peer) => {
                 let snapshot = self.store.snapshot();
-                let tls =
-                    handshake::connect(io, peer, &snapshot, Alpn::None, self.options.timeout)
-                        .await
-                        .map_err(|e| ChannelError::Tls(self.addr.clone(), e))?;
+                let tls = handshake::connect(io, peer, &snapshot, Alpn::None, self.options.timeout)
+                    .await
+                    .map_err(|e| ChannelError::Tls(self.addr.clone(), e))?;
                 serve_h2(tls).await
             }
         }
@@ -240,7 +239,8 @@ where
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
-type Call = Pin<Box<dyn Future<Output = Result<http::Response<ResponseBody>, ChannelError>> + Send>>;
+type Call =
+    Pin<Box<dyn Future<Output = Result<http::Response<ResponseBody>, ChannelError>> + Send>>;
 
 impl tower::Service<http::Request<tonic::body::Body>> for Channel {
     type Response = http::Response<ResponseBody>;
@@ -266,8 +266,8 @@ impl Inner {
         let mut uri = std::mem::take(&mut head.uri).into_parts();
         uri.scheme = Some(http::uri::Scheme::HTTP);
         uri.authority = Some(self.authority.clone());
-        head.uri = http::Uri::from_parts(uri)
-            .map_err(|_| ChannelError::Invalid(self.addr.clone()))?;
+        head.uri =
+            http::Uri::from_parts(uri).map_err(|_| ChannelError::Invalid(self.addr.clone()))?;
         head.version = http::Version::HTTP_2;
 
         let mut send = self.ready().await?;

@@ -3,9 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, StatusCode};
-use linkerd_api::proto::{
-    destination as dst, grpc_route, http_route, http_types, meta, outbound,
-};
+use linkerd_api::proto::{destination as dst, grpc_route, http_route, http_types, meta, outbound};
 use linkerd_core::identity::Id;
 use linkerd_tls::Peer;
 use regex::Regex;

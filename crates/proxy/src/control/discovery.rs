@@ -12,9 +12,7 @@ use std::{
 use linkerd_api::proto::{
     destination::{GetDestination, destination_client::DestinationClient},
     inbound::{PortSpec, inbound_server_policies_client::InboundServerPoliciesClient},
-    outbound::{
-        TrafficSpec, outbound_policies_client::OutboundPoliciesClient, traffic_spec,
-    },
+    outbound::{TrafficSpec, outbound_policies_client::OutboundPoliciesClient, traffic_spec},
 };
 use parking_lot::Mutex;
 use tokio::{runtime::Handle, sync::watch};
@@ -137,12 +135,11 @@ impl Discovery {
     pub fn inbound(&self, port: u16) -> watch::Receiver<Arc<ServerPolicy>> {
         let this = self.clone();
         let initial = || Arc::new(ServerPolicy::initial(&self.0.config.inbound, port));
-        self.0.inbound.get(
-            &self.0.runtime,
-            port,
-            initial,
-            |port, sender| async move { this.run_inbound(port, &sender).await },
-        )
+        self.0
+            .inbound
+            .get(&self.0.runtime, port, initial, |port, sender| async move {
+                this.run_inbound(port, &sender).await
+            })
     }
 
     fn keep(&self, channel: &Channel, terminal: &'static [tonic::Code]) -> Keep {
@@ -227,7 +224,10 @@ impl Discovery {
                     publish(&mut |a| a.policy = Some(PolicyAnswer::Policy(policy.clone())));
                 })
                 .await;
-            let absent = matches!(status.code(), tonic::Code::NotFound | tonic::Code::Unimplemented);
+            let absent = matches!(
+                status.code(),
+                tonic::Code::NotFound | tonic::Code::Unimplemented
+            );
             tracing::debug!(%target, code = ?status.code(), "No outbound policy");
             publish(&mut |a| {
                 a.policy = Some(if absent {
@@ -328,7 +328,9 @@ impl Answers {
             (PolicyAnswer::Absent, target) => {
                 let endpoint = profile.as_ref().and_then(|p| p.endpoint.clone());
                 match (endpoint, target) {
-                    (Some((addr, meta)), _) => ClientPolicy::forward("endpoint", addr, meta, opaque),
+                    (Some((addr, meta)), _) => {
+                        ClientPolicy::forward("endpoint", addr, meta, opaque)
+                    }
                     (None, Target::Addr(addr)) => {
                         let meta = Arc::new(EndpointMeta::default());
                         ClientPolicy::forward("fallback", *addr, meta, opaque)
@@ -399,10 +401,7 @@ where
         entries.insert(key.clone(), sender.clone());
         let run = run(key.clone(), sender.clone());
         let unused = unused(self.entries.clone(), key, sender, self.idle);
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "streams outlive the connection that asked first, and so must not carry its span"
-        )]
+        // Streams outlive the connection that asked first, and so do not carry its span.
         runtime.spawn(async move {
             tokio::select! {
                 () = run => {}

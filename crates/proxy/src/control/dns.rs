@@ -375,10 +375,7 @@ impl Cursor<'_> {
     }
 
     fn data(&self, kind: Kind, range: std::ops::Range<usize>) -> Result<Record, DnsError> {
-        let data = self
-            .message
-            .get(range.clone())
-            .ok_or(DnsError::Malformed)?;
+        let data = self.message.get(range.clone()).ok_or(DnsError::Malformed)?;
         match kind {
             Kind::A => <[u8; 4]>::try_from(data)
                 .map(|b| Record::Ip(b.into()))
@@ -491,24 +488,36 @@ mod tests {
             Err(DnsError::NotFound { ttl: None })
         ));
         m[3] = 2;
-        assert!(matches!(decode_answer(&m, 7, "a.b", Kind::A), Err(DnsError::Refused(2))));
+        assert!(matches!(
+            decode_answer(&m, 7, "a.b", Kind::A),
+            Err(DnsError::Refused(2))
+        ));
     }
 
     #[test]
     fn pod_addresses() {
         for (target, want) in [
-            ("10-42-0-7.linkerd-dst-headless.linkerd.svc", Some("10.42.0.7")),
+            (
+                "10-42-0-7.linkerd-dst-headless.linkerd.svc",
+                Some("10.42.0.7"),
+            ),
             ("fd00--1.linkerd-dst-headless.linkerd.svc", Some("fd00::1")),
             ("linkerd-dst.linkerd.svc", None),
         ] {
-            assert_eq!(pod_ip(target), want.map(|w| w.parse().expect("address")), "{target}");
+            assert_eq!(
+                pod_ip(target),
+                want.map(|w| w.parse().expect("address")),
+                "{target}"
+            );
         }
     }
 
     #[test]
     fn resolv_conf() {
         let text = "search a b\nnameserver 10.43.0.10\n# nameserver 1.1.1.1\nnameserver ::1\n";
-        let want: Vec<SocketAddr> = ["10.43.0.10:53", "[::1]:53"].map(|s| s.parse().expect("addr")).into();
+        let want: Vec<SocketAddr> = ["10.43.0.10:53", "[::1]:53"]
+            .map(|s| s.parse().expect("addr"))
+            .into();
         assert_eq!(name_servers(text), want);
         assert_eq!(name_servers(""), vec![(Ipv4Addr::LOCALHOST, 53).into()]);
     }

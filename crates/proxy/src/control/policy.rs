@@ -100,7 +100,11 @@ impl Compiler {
                     .collect::<Result<_>>()?;
                 Ok(HttpRoute {
                     meta: meta(route.metadata)?,
-                    hosts: route.hosts.into_iter().map(host_match).collect::<Result<_>>()?,
+                    hosts: route
+                        .hosts
+                        .into_iter()
+                        .map(host_match)
+                        .collect::<Result<_>>()?,
                     rules,
                 })
             })
@@ -166,7 +170,11 @@ impl Compiler {
                     .collect::<Result<_>>()?;
                 Ok(HttpRoute {
                     meta: meta(route.metadata)?,
-                    hosts: route.hosts.into_iter().map(host_match).collect::<Result<_>>()?,
+                    hosts: route
+                        .hosts
+                        .into_iter()
+                        .map(host_match)
+                        .collect::<Result<_>>()?,
                     rules,
                 })
             })
@@ -467,7 +475,13 @@ fn grpc_retry(r: outbound::grpc_route::Retry) -> Result<Retry> {
         max_request_bytes: replay_limit(r.max_request_bytes),
         timeout: r.timeout.map(duration).transpose()?,
         backoff: r.backoff.map(backoff).transpose()?,
-        on: RetryOn::Grpc(codes.iter().filter(|(on, _)| *on).map(|(_, c)| *c).collect()),
+        on: RetryOn::Grpc(
+            codes
+                .iter()
+                .filter(|(on, _)| *on)
+                .map(|(_, c)| *c)
+                .collect(),
+        ),
     })
 }
 
@@ -491,4 +505,3 @@ fn failure_accrual(f: outbound::FailureAccrual) -> Result<Option<FailureAccrual>
         }),
     })
 }
-

@@ -125,7 +125,11 @@ mod tests {
     #[test]
     fn filters_add_then_set_then_remove() {
         let change = HeaderChange {
-            add: vec![(name("a"), value("1")), (name("b"), value("2")), (name("c"), value("3"))],
+            add: vec![
+                (name("a"), value("1")),
+                (name("b"), value("2")),
+                (name("c"), value("3")),
+            ],
             set: vec![(name("b"), value("4"))],
             remove: vec![name("c")],
         };

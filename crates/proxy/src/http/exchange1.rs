@@ -7,8 +7,8 @@ use bytes::{Buf, Bytes};
 use h2::{RecvStream, server::SendResponse};
 use linkerd_http1::{
     Body, BodyEdit, BodyEncoding, Framing, Limits, Method, OutboundRequest, RequestEdit,
-    RequestHead, ResponseEdit, ResponseHead, ResponsePlan, Status, TargetEdit, Version,
-    put_chunk, put_last_chunk, write_request,
+    RequestHead, ResponseEdit, ResponseHead, ResponsePlan, Status, TargetEdit, Version, put_chunk,
+    put_last_chunk, write_request,
 };
 
 use super::{
@@ -107,11 +107,13 @@ pub(super) async fn from_http1(
                         let error = HttpError::io(message);
                         let nothing_back = server.rbuf.is_empty();
                         let safe = !sent || idempotent(facts.method);
-                        return Poll::Ready(Err(if total.is_some() && reused && nothing_back && safe {
-                            Failed::Again(error)
-                        } else {
-                            Failed::Answer(error)
-                        }));
+                        return Poll::Ready(Err(
+                            if total.is_some() && reused && nothing_back && safe {
+                                Failed::Again(error)
+                            } else {
+                                Failed::Answer(error)
+                            },
+                        ));
                     }
                 },
                 Err(error) => {
@@ -171,7 +173,9 @@ pub(super) async fn from_http1(
     let status = if plan.is_some() { response.status() } else { 0 };
     match result {
         Ok(()) => {
-            routed.meter(flight).response(Outcome::classify(status, None));
+            routed
+                .meter(flight)
+                .response(Outcome::classify(status, None));
             if response.framing() == Framing::Tunnel {
                 return Ok(Next::Tunnel(server));
             }
@@ -221,7 +225,8 @@ fn queue_request(
 }
 
 fn bad_body(error: linkerd_http1::BodyError) -> Failed {
-    let status = http::StatusCode::from_u16(error.status()).unwrap_or(http::StatusCode::BAD_REQUEST);
+    let status =
+        http::StatusCode::from_u16(error.status()).unwrap_or(http::StatusCode::BAD_REQUEST);
     Failed::Answer(HttpError::new(
         crate::errors::Class::BadRequest(status),
         "unexpected",
@@ -414,7 +419,9 @@ pub(super) async fn from_http2(
     let status = if answered { response.status() } else { 0 };
     match result {
         Ok(()) => {
-            routed.meter(flight).response(Outcome::classify(status, None));
+            routed
+                .meter(flight)
+                .response(Outcome::classify(status, None));
             if response.reusable() && requested {
                 endpoint.give_back(server);
             }

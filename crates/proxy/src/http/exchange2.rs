@@ -17,12 +17,7 @@ use super::{
     server1::{Facts, Failed, Next},
     stream::Sink,
 };
-use crate::{
-    endpoint::InFlight,
-    errors::HttpError,
-    h1::Conn,
-    metrics::http::Outcome,
-};
+use crate::{endpoint::InFlight, errors::HttpError, h1::Conn, metrics::http::Outcome};
 
 /// Bytes kept for a client before they are sent on.
 const GATHER: usize = 32 * 1024;
@@ -114,11 +109,13 @@ pub(super) async fn from_http1(
             }
         }
         // Notice a client that goes away while it waits.
-        if requested && client.rbuf.is_empty() && !client.is_eof() {
-            if let Poll::Ready(Err(_)) = client.poll_fill(cx) {
-                sink.reset(h2::Reason::CANCEL);
-                return Poll::Ready(Err(Failed::Abort));
-            }
+        if requested
+            && client.rbuf.is_empty()
+            && !client.is_eof()
+            && let Poll::Ready(Err(_)) = client.poll_fill(cx)
+        {
+            sink.reset(h2::Reason::CANCEL);
+            return Poll::Ready(Err(Failed::Abort));
         }
         loop {
             let Some(recv) = &mut incoming else {
@@ -152,7 +149,9 @@ pub(super) async fn from_http1(
                         encoding = enc;
                         closes = plan.closes();
                     }
-                    Err(error) => return Poll::Ready(Err(Failed::Answer(HttpError::io(error.to_string())))),
+                    Err(error) => {
+                        return Poll::Ready(Err(Failed::Answer(HttpError::io(error.to_string()))));
+                    }
                 }
                 incoming = Some(recv);
                 continue;
@@ -205,7 +204,9 @@ pub(super) async fn from_http1(
 
     match result {
         Ok(()) => {
-            routed.meter(flight).response(Outcome::classify(status, None));
+            routed
+                .meter(flight)
+                .response(Outcome::classify(status, None));
             if closes || !requested || client.is_eof() {
                 Ok(Next::Close)
             } else {
@@ -213,7 +214,9 @@ pub(super) async fn from_http1(
             }
         }
         Err(failed) => {
-            routed.meter(flight).response(Outcome::broken(status, "RESET"));
+            routed
+                .meter(flight)
+                .response(Outcome::broken(status, "RESET"));
             Err(failed)
         }
     }
@@ -335,11 +338,15 @@ pub(super) async fn from_http2(
 
     match result {
         Ok(()) => {
-            routed.meter(flight).response(Outcome::classify(status, grpc));
+            routed
+                .meter(flight)
+                .response(Outcome::classify(status, grpc));
             Ok(())
         }
         Err(failed) => {
-            routed.meter(flight).response(Outcome::broken(status, "RESET"));
+            routed
+                .meter(flight)
+                .response(Outcome::broken(status, "RESET"));
             Err(failed)
         }
     }

@@ -1,10 +1,7 @@
 //! The HTTP/1 side of a client connection: read a head, have it routed, exchange, again. One task
 //! carries both legs of every request.
 
-use std::{
-    task::Poll,
-    time::Instant,
-};
+use std::{task::Poll, time::Instant};
 
 use bytes::Buf;
 use http::StatusCode;
@@ -59,8 +56,10 @@ pub async fn serve<D: Direction>(direction: &D, mut client: Conn) {
             Read::Head => {}
             Read::Closed => break,
             Read::Bad(error) => {
-                let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);
-                let error = HttpError::new(Class::BadRequest(status), "unexpected", error.to_string());
+                let status =
+                    StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);
+                let error =
+                    HttpError::new(Class::BadRequest(status), "unexpected", error.to_string());
                 let informational = direction.informational();
                 error.write_http1(Version::Http11, false, informational, false, client.out());
                 break;
@@ -143,7 +142,13 @@ async fn exchange<D: Direction>(
     let keep_alive = facts.keep_alive && bodiless;
     let head_only = facts.method == Method::Head;
     let informational = direction.informational();
-    let close = error.write_http1(facts.version, keep_alive, informational, head_only, client.out());
+    let close = error.write_http1(
+        facts.version,
+        keep_alive,
+        informational,
+        head_only,
+        client.out(),
+    );
     match client.send().await {
         Ok(()) if !close => Next::KeepAlive,
         _ => Next::Close,

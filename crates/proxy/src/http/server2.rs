@@ -148,8 +148,10 @@ async fn answer<D: Direction>(
             match endpoint.http1().await {
                 Ok(checkout) => {
                     routed.meter(&flight).request();
-                    return exchange1::from_http2(&parts, incoming, respond, &routed, &flight, checkout)
-                        .await;
+                    return exchange1::from_http2(
+                        &parts, incoming, respond, &routed, &flight, checkout,
+                    )
+                    .await;
                 }
                 Err(_) if may_retry => continue,
                 Err(error) => return Err(Failed::Answer(HttpError::from(error))),
@@ -158,7 +160,8 @@ async fn answer<D: Direction>(
         match endpoint.http2().await {
             Ok(send) => {
                 routed.meter(&flight).request();
-                return exchange2::from_http2(parts, incoming, respond, &routed, &flight, send).await;
+                return exchange2::from_http2(parts, incoming, respond, &routed, &flight, send)
+                    .await;
             }
             Err(_) if may_retry => {}
             Err(error) => return Err(Failed::Answer(HttpError::from(error))),

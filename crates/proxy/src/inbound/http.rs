@@ -128,7 +128,11 @@ impl Direction for InboundHttp {
             Protocol::Opaque | Protocol::Tls => &self.all,
             Protocol::Invalid(message) => {
                 tracing::debug!(message, "Invalid server policy");
-                return Err(HttpError::new(Class::Internal, "unexpected", "invalid server policy"));
+                return Err(HttpError::new(
+                    Class::Internal,
+                    "unexpected",
+                    "invalid server policy",
+                ));
             }
         };
         let Some((route, rule)) = routes.find(request) else {
@@ -174,10 +178,17 @@ impl Direction for InboundHttp {
         };
         filters::apply(&rule.filters, request, &mut edits)?;
         if let Some(id) = &self.client_id {
-            edits.request.push(Lines::one(CLIENT_ID.clone(), id.clone()));
+            edits
+                .request
+                .push(Lines::one(CLIENT_ID.clone(), id.clone()));
         }
-        let metrics =
-            self.allowed(&policy, rule.index, position, &route.meta, &authorization.meta);
+        let metrics = self.allowed(
+            &policy,
+            rule.index,
+            position,
+            &route.meta,
+            &authorization.meta,
+        );
         let queue = self.worker.config.inbound.http_queue;
         Ok(Routed {
             backend: Backend::Forward(self.application.clone()),

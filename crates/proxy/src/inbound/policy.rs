@@ -22,11 +22,14 @@ use crate::{
 /// Ports, applications and series in use.
 #[derive(Debug, Default)]
 pub struct Cache {
-    ports: RefCell<HashMap<u16, (Rc<PortPolicy>, Cell<Instant>)>>,
-    applications: RefCell<HashMap<SocketAddr, (Rc<Endpoint>, Cell<Instant>)>>,
+    ports: RefCell<HashMap<u16, Used<PortPolicy>>>,
+    applications: RefCell<HashMap<SocketAddr, Used<Endpoint>>>,
     transports: RefCell<HashMap<Arc<str>, Weak<TransportMetrics>>>,
     http: RefCell<HashMap<Arc<str>, Weak<HttpMetrics>>>,
 }
+
+/// Something shared, and when it was last in use.
+type Used<T> = (Rc<T>, Cell<Instant>);
 
 /// The policy of one port.
 #[derive(Debug)]
@@ -113,13 +116,15 @@ impl Cache {
             .borrow_mut()
             .retain(|_, (policy, used)| keep(Rc::strong_count(policy), used));
         let mut dropped = Vec::new();
-        self.applications.borrow_mut().retain(|_, (endpoint, used)| {
-            let keep = keep(Rc::strong_count(endpoint), used);
-            if !keep {
-                dropped.push(endpoint.clone());
-            }
-            keep
-        });
+        self.applications
+            .borrow_mut()
+            .retain(|_, (endpoint, used)| {
+                let keep = keep(Rc::strong_count(endpoint), used);
+                if !keep {
+                    dropped.push(endpoint.clone());
+                }
+                keep
+            });
         drop(dropped);
         self.transports
             .borrow_mut()

@@ -59,7 +59,9 @@ pub(crate) async fn detect(
 
 async fn terminate(worker: &Worker, conn: Conn, alpn: Alpn) -> Result<Terminated, TlsError> {
     let (io, prefix, _) = conn.into_parts();
-    let io = io.into_tcp().expect("TLS is looked for on plain streams only");
+    let io = io
+        .into_tcp()
+        .expect("TLS is looked for on plain streams only");
     let io = Prefixed::new(prefix, io);
     let snapshot = worker.store.snapshot();
     let (stream, id) = handshake::accept(io, &snapshot, alpn, HANDSHAKE_DEADLINE).await?;

@@ -45,14 +45,17 @@ impl Outcome {
     }
 }
 
+/// A handful of cells by key; found by looking at each.
+type Few<K, C> = SmallVec<[(K, Arc<C>); 2]>;
+
 /// Series of one label set, for one worker.
 #[derive(Debug)]
 pub struct HttpMetrics {
     registry: Arc<Registry>,
     labels: Arc<str>,
     requests: Arc<Counter>,
-    responses: RefCell<SmallVec<[(Outcome, Arc<Counter>); 2]>>,
-    latencies: RefCell<SmallVec<[(u16, Arc<Histogram>); 2]>>,
+    responses: RefCell<Few<Outcome, Counter>>,
+    latencies: RefCell<Few<u16, Histogram>>,
 }
 
 impl HttpMetrics {
@@ -93,7 +96,11 @@ impl HttpMetrics {
         let counter = match responses.iter().position(|(o, _)| *o == outcome) {
             Some(at) => &responses[at].1,
             None => {
-                let class = if outcome.failure { "failure" } else { "success" };
+                let class = if outcome.failure {
+                    "failure"
+                } else {
+                    "success"
+                };
                 let grpc = outcome.grpc.map(|c| c.to_string()).unwrap_or_default();
                 let status = match outcome.status {
                     0 => String::new(),
@@ -131,7 +138,11 @@ mod tests {
             (200, Some(14), true),
             (200, Some(2), true),
         ] {
-            assert_eq!(Outcome::classify(status, grpc).failure, failure, "{status} {grpc:?}");
+            assert_eq!(
+                Outcome::classify(status, grpc).failure,
+                failure,
+                "{status} {grpc:?}"
+            );
         }
     }
 

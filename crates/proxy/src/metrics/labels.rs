@@ -66,7 +66,8 @@ impl Labels {
                     NoTls::PortSkipped => "port_skipped",
                     NoTls::Loopback => "loopback",
                 };
-                self.with("tls", "no_identity").with("no_tls_reason", reason)
+                self.with("tls", "no_identity")
+                    .with("no_tls_reason", reason)
             }
         }
     }

@@ -12,7 +12,10 @@ use crate::{
     errors::{Class, HttpError},
     http::{Backend, Direction, Edits, Routed, filters},
     metrics::{Counter, Family, Labels},
-    policy::{client::{HttpRoutes, Protocol}, matching},
+    policy::{
+        client::{HttpRoutes, Protocol},
+        matching,
+    },
     worker::{Drain, Worker},
 };
 

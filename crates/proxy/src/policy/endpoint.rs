@@ -48,11 +48,7 @@ pub struct Http2Params {
 
 impl PartialEq for EndpointMeta {
     fn eq(&self, other: &Self) -> bool {
-        let id = |m: &Self| {
-            m.peer
-                .as_ref()
-                .map(|p| (p.id().clone(), p.server_name()))
-        };
+        let id = |m: &Self| m.peer.as_ref().map(|p| (p.id().clone(), p.server_name()));
         self.labels == other.labels
             && self.hint == other.hint
             && self.inbound_port == other.inbound_port
@@ -138,7 +134,11 @@ mod tests {
     }
 
     fn add(list: &[u8]) -> EndpointUpdate {
-        EndpointUpdate::Add(list.iter().map(|n| (addr(*n), EndpointMeta::default())).collect())
+        EndpointUpdate::Add(
+            list.iter()
+                .map(|n| (addr(*n), EndpointMeta::default()))
+                .collect(),
+        )
     }
 
     fn known(endpoints: &Endpoints) -> Option<Vec<u16>> {
@@ -163,10 +163,21 @@ mod tests {
         assert_eq!(known(&set), Some(vec![1, 2, 3]));
         let set = set.apply(EndpointUpdate::Remove(vec![addr(1), addr(9)]), false);
         assert_eq!(known(&set), Some(vec![2, 3]));
-        assert_eq!(known(&set.apply(add(&[7]), true)), Some(vec![7]), "reconnect replaces");
+        assert_eq!(
+            known(&set.apply(add(&[7]), true)),
+            Some(vec![7]),
+            "reconnect replaces"
+        );
         let same = set.apply(EndpointUpdate::Remove(vec![addr(2)]), true);
-        assert_eq!(known(&same), Some(vec![2, 3]), "an initial removal is ignored");
-        assert_eq!(known(&set.apply(EndpointUpdate::None { exists: true }, false)), Some(vec![]));
+        assert_eq!(
+            known(&same),
+            Some(vec![2, 3]),
+            "an initial removal is ignored"
+        );
+        assert_eq!(
+            known(&set.apply(EndpointUpdate::None { exists: true }, false)),
+            Some(vec![])
+        );
         let gone = set.apply(EndpointUpdate::None { exists: false }, false);
         assert!(matches!(gone, Endpoints::Unknown));
     }

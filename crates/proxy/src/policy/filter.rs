@@ -79,7 +79,12 @@ impl Redirect {
         let (host, port) = match authority {
             Some(authority) => {
                 let host = super::matching::host_of(authority);
-                (host, authority[host.len()..].trim_start_matches('.').strip_prefix(':'))
+                (
+                    host,
+                    authority[host.len()..]
+                        .trim_start_matches('.')
+                        .strip_prefix(':'),
+                )
             }
             None => (self.host.as_deref()?, None),
         };
@@ -149,14 +154,35 @@ mod tests {
     fn redirects() {
         let to = |r: Redirect| r.location("http", Some("a.example:8080"), "/foo/bar?q=1", 4);
         let status = StatusCode::MOVED_PERMANENTLY;
-        let host = Redirect { host: Some("b.example".into()), ..Redirect::default() };
-        assert_eq!(to(host), Some((status, "http://b.example/foo/bar?q=1".into())));
-        let port = Redirect { port: Some(80), ..Redirect::default() };
-        assert_eq!(to(port), Some((status, "http://a.example:80/foo/bar?q=1".into())));
-        let full = Redirect { path: Some(PathChange::Full("/x".into())), ..Redirect::default() };
+        let host = Redirect {
+            host: Some("b.example".into()),
+            ..Redirect::default()
+        };
+        assert_eq!(
+            to(host),
+            Some((status, "http://b.example/foo/bar?q=1".into()))
+        );
+        let port = Redirect {
+            port: Some(80),
+            ..Redirect::default()
+        };
+        assert_eq!(
+            to(port),
+            Some((status, "http://a.example:80/foo/bar?q=1".into()))
+        );
+        let full = Redirect {
+            path: Some(PathChange::Full("/x".into())),
+            ..Redirect::default()
+        };
         assert_eq!(to(full), Some((status, "http://a.example:8080/x".into())));
-        let prefix = Redirect { path: Some(PathChange::Prefix("/y".into())), ..Redirect::default() };
-        assert_eq!(to(prefix), Some((status, "http://a.example:8080/y/bar?q=1".into())));
+        let prefix = Redirect {
+            path: Some(PathChange::Prefix("/y".into())),
+            ..Redirect::default()
+        };
+        assert_eq!(
+            to(prefix),
+            Some((status, "http://a.example:8080/y/bar?q=1".into()))
+        );
         assert_eq!(to(Redirect::default()), None);
     }
 

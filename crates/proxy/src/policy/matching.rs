@@ -314,7 +314,10 @@ impl<T> Request for http::Request<T> {
     }
 
     fn any_header(&self, name: &HeaderName, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
-        self.headers().get_all(name).iter().any(|v| test(v.as_bytes()))
+        self.headers()
+            .get_all(name)
+            .iter()
+            .any(|v| test(v.as_bytes()))
     }
 }
 
@@ -333,7 +336,9 @@ impl Request for linkerd_http1::RequestView<'_> {
     }
 
     fn query(&self) -> Option<&str> {
-        self.path_and_query().split_once('?').map(|(_, query)| query)
+        self.path_and_query()
+            .split_once('?')
+            .map(|(_, query)| query)
     }
 
     fn any_header(&self, name: &HeaderName, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
@@ -390,7 +395,12 @@ mod tests {
             ("root prefix", PathMatch::prefix("/"), "/x/y", Some(1)),
             ("prefix itself", PathMatch::prefix("/a"), "/a", Some(2)),
             ("prefix below", PathMatch::prefix("/a"), "/a/b", Some(2)),
-            ("prefix inside a segment", PathMatch::prefix("/a"), "/ab", None),
+            (
+                "prefix inside a segment",
+                PathMatch::prefix("/a"),
+                "/ab",
+                None,
+            ),
             ("prefix with slash", PathMatch::prefix("/a/"), "/a", Some(2)),
             ("regex", regex("/[a-z]+"), "/abc", Some(4)),
             ("regex is full", regex("/[a-z]"), "/abc", None),
@@ -401,10 +411,19 @@ mod tests {
 
     #[test]
     fn preference() {
-        let header = (HeaderName::from_static("x-a"), ValueMatch::Exact(b"1".to_vec()));
+        let header = (
+            HeaderName::from_static("x-a"),
+            ValueMatch::Exact(b"1".to_vec()),
+        );
         let rules = [
-            http(HttpMatch { path: Some(PathMatch::prefix("/")), ..HttpMatch::default() }),
-            http(HttpMatch { path: Some(PathMatch::prefix("/foo")), ..HttpMatch::default() }),
+            http(HttpMatch {
+                path: Some(PathMatch::prefix("/")),
+                ..HttpMatch::default()
+            }),
+            http(HttpMatch {
+                path: Some(PathMatch::prefix("/foo")),
+                ..HttpMatch::default()
+            }),
             http(HttpMatch {
                 path: Some(PathMatch::prefix("/foo")),
                 headers: vec![header],
@@ -420,14 +439,21 @@ mod tests {
                 query: vec![("q".into(), ValueMatch::Exact(b"a b".to_vec()))],
                 ..HttpMatch::default()
             }),
-            http(HttpMatch { path: Some(PathMatch::prefix("/foo")), ..HttpMatch::default() }),
+            http(HttpMatch {
+                path: Some(PathMatch::prefix("/foo")),
+                ..HttpMatch::default()
+            }),
         ];
         let pick = |r: &http::Request<()>| {
             find(r, [(&[][..], rules.iter().map(Vec::as_slice))]).map(|(_, rule)| rule)
         };
         for (name, r, want) in [
             ("longest path", request("GET", "/foo/x", &[]), Some(1)),
-            ("headers next", request("POST", "/foo", &[("x-a", "1")]), Some(2)),
+            (
+                "headers next",
+                request("POST", "/foo", &[("x-a", "1")]),
+                Some(2),
+            ),
             ("then query", request("POST", "/foo?q=a+b", &[]), Some(4)),
             ("then method", request("POST", "/foo", &[]), Some(3)),
             ("fallback", request("GET", "/bar", &[]), Some(0)),

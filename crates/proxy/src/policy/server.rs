@@ -157,10 +157,9 @@ impl ClientTls {
 impl Authorization {
     /// Whether a client may.
     pub fn allows(&self, client: IpAddr, tls: &ClientTls) -> bool {
-        let near = self
-            .networks
-            .iter()
-            .any(|(net, except)| net.contains(&client) && !except.iter().any(|e| e.contains(&client)));
+        let near = self.networks.iter().any(|(net, except)| {
+            net.contains(&client) && !except.iter().any(|e| e.contains(&client))
+        });
         near && match (&self.authentication, tls) {
             (Authentication::Unauthenticated, _)
             | (Authentication::TlsUnauthenticated, ClientTls::Mesh(_)) => true,
@@ -192,7 +191,10 @@ pub fn localhost() -> Authorization {
         meta: Meta::default_named("localhost"),
         networks: vec![
             (IpNet::from(IpAddr::from([127, 0, 0, 1])), Vec::new()),
-            (IpNet::from(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)), Vec::new()),
+            (
+                IpNet::from(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)),
+                Vec::new(),
+            ),
         ],
         authentication: Authentication::Unauthenticated,
     }
@@ -304,7 +306,10 @@ impl ServerPolicy {
 mod tests {
     use super::*;
 
-    fn authorization(networks: &[(&str, &[&str])], authentication: Authentication) -> Authorization {
+    fn authorization(
+        networks: &[(&str, &[&str])],
+        authentication: Authentication,
+    ) -> Authorization {
         let net = |s: &str| s.parse().expect("network");
         Authorization {
             meta: Meta::default_named("test"),
@@ -331,19 +336,110 @@ mod tests {
         let none = Authentication::Unauthenticated;
         let cases = [
             ("anyone", all, none.clone(), "10.0.0.1", plain.clone(), true),
-            ("outside the network", except, none.clone(), "11.0.0.1", plain.clone(), false),
-            ("inside the network", except, none.clone(), "10.2.0.1", plain.clone(), true),
-            ("inside an exception", except, none, "10.1.0.1", plain.clone(), false),
-            ("tls needed, plain", all, Authentication::TlsUnauthenticated, "10.0.0.1", plain.clone(), false),
-            ("tls needed, no id", all, Authentication::TlsUnauthenticated, "10.0.0.1", ClientTls::Mesh(None), true),
-            ("opaque tls is not mesh tls", all, Authentication::TlsUnauthenticated, "10.0.0.1", ClientTls::Opaque("a".into()), false),
-            ("exact id", all, ids(&[web], &[]), "10.0.0.1", mesh(web), true),
-            ("other id", all, ids(&[web], &[]), "10.0.0.1", mesh("other.ns.cluster.local"), false),
-            ("suffix", all, ids(&[], &["cluster.local"]), "10.0.0.1", mesh(web), true),
-            ("every id", all, ids(&[], &[""]), "10.0.0.1", mesh(web), true),
-            ("every id, uri", all, ids(&[], &[""]), "10.0.0.1", mesh("spiffe://root/web"), true),
-            ("every id, none", all, ids(&[], &[""]), "10.0.0.1", ClientTls::Mesh(None), false),
-            ("every id, plain", all, ids(&[], &[""]), "10.0.0.1", plain, false),
+            (
+                "outside the network",
+                except,
+                none.clone(),
+                "11.0.0.1",
+                plain.clone(),
+                false,
+            ),
+            (
+                "inside the network",
+                except,
+                none.clone(),
+                "10.2.0.1",
+                plain.clone(),
+                true,
+            ),
+            (
+                "inside an exception",
+                except,
+                none,
+                "10.1.0.1",
+                plain.clone(),
+                false,
+            ),
+            (
+                "tls needed, plain",
+                all,
+                Authentication::TlsUnauthenticated,
+                "10.0.0.1",
+                plain.clone(),
+                false,
+            ),
+            (
+                "tls needed, no id",
+                all,
+                Authentication::TlsUnauthenticated,
+                "10.0.0.1",
+                ClientTls::Mesh(None),
+                true,
+            ),
+            (
+                "opaque tls is not mesh tls",
+                all,
+                Authentication::TlsUnauthenticated,
+                "10.0.0.1",
+                ClientTls::Opaque("a".into()),
+                false,
+            ),
+            (
+                "exact id",
+                all,
+                ids(&[web], &[]),
+                "10.0.0.1",
+                mesh(web),
+                true,
+            ),
+            (
+                "other id",
+                all,
+                ids(&[web], &[]),
+                "10.0.0.1",
+                mesh("other.ns.cluster.local"),
+                false,
+            ),
+            (
+                "suffix",
+                all,
+                ids(&[], &["cluster.local"]),
+                "10.0.0.1",
+                mesh(web),
+                true,
+            ),
+            (
+                "every id",
+                all,
+                ids(&[], &[""]),
+                "10.0.0.1",
+                mesh(web),
+                true,
+            ),
+            (
+                "every id, uri",
+                all,
+                ids(&[], &[""]),
+                "10.0.0.1",
+                mesh("spiffe://root/web"),
+                true,
+            ),
+            (
+                "every id, none",
+                all,
+                ids(&[], &[""]),
+                "10.0.0.1",
+                ClientTls::Mesh(None),
+                false,
+            ),
+            (
+                "every id, plain",
+                all,
+                ids(&[], &[""]),
+                "10.0.0.1",
+                plain,
+                false,
+            ),
         ];
         for (name, networks, authentication, client, tls, want) in cases {
             let authorization = authorization(networks, authentication);

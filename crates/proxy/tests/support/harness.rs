@@ -1,6 +1,10 @@
 //! Two real proxies in this process, between a client and an application, under a control plane the
 //! test drives. Only the original destinations are given, since nothing is redirected here.
-#![allow(dead_code, unreachable_pub, reason = "every test target uses another part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "every test target uses another part"
+)]
 
 use std::{
     collections::HashMap,
@@ -203,8 +207,7 @@ impl Answer {
     }
 
     pub fn json(&self) -> serde_json::Value {
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|e| panic!("{e}: {:?}", self.body_text()))
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {:?}", self.body_text()))
     }
 }
 
@@ -250,7 +253,11 @@ impl Client {
     /// Reads so many bytes.
     pub fn exactly(&mut self, n: usize) -> Vec<u8> {
         while self.buf.len() < n {
-            assert!(self.fill() > 0, "closed after {} of {n} bytes", self.buf.len());
+            assert!(
+                self.fill() > 0,
+                "closed after {} of {n} bytes",
+                self.buf.len()
+            );
         }
         self.buf.drain(..n).collect()
     }

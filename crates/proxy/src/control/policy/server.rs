@@ -46,10 +46,7 @@ pub(in crate::control) fn server_policy(server: inbound::Server) -> ServerPolicy
 }
 
 /// Metadata, or the older labels `group`, `kind`, `name`.
-fn labelled(
-    metadata: Option<meta_proto::Metadata>,
-    labels: &HashMap<String, String>,
-) -> Arc<Meta> {
+fn labelled(metadata: Option<meta_proto::Metadata>, labels: &HashMap<String, String>) -> Arc<Meta> {
     if let Ok(meta) = meta(metadata) {
         return meta;
     }
@@ -121,7 +118,11 @@ fn http_routes(
                 .collect::<Result<_>>()?;
             Ok(HttpRoute {
                 meta: meta(route.metadata)?,
-                hosts: route.hosts.into_iter().map(host_match).collect::<Result<_>>()?,
+                hosts: route
+                    .hosts
+                    .into_iter()
+                    .map(host_match)
+                    .collect::<Result<_>>()?,
                 authorizations: authorizations(route.authorizations)?,
                 rules,
             })
@@ -161,7 +162,11 @@ fn grpc_routes(routes: Vec<inbound::GrpcRoute>) -> Result<HttpRoutes> {
                 .collect::<Result<_>>()?;
             Ok(HttpRoute {
                 meta: meta(route.metadata)?,
-                hosts: route.hosts.into_iter().map(host_match).collect::<Result<_>>()?,
+                hosts: route
+                    .hosts
+                    .into_iter()
+                    .map(host_match)
+                    .collect::<Result<_>>()?,
                 authorizations: authorizations(route.authorizations)?,
                 rules,
             })
@@ -217,7 +222,9 @@ fn authorization(authz: inbound::Authz) -> Result<Authorization> {
         .networks
         .into_iter()
         .map(|network| {
-            let net = network.net.ok_or_else(|| Unusable::new("missing network"))?;
+            let net = network
+                .net
+                .ok_or_else(|| Unusable::new("missing network"))?;
             let net = net.try_into().map_err(Unusable::new)?;
             let except = network
                 .except
