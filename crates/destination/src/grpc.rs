@@ -10,10 +10,10 @@ use futures::{
 };
 use linkerd_api::proto::destination::GetDestination;
 use linkerd_runtime::{drain, ready::Readiness};
-use tonic::{Code, Request, Response, Status, body::Body, server::ServerStreamingService};
+use tonic::{Code, Status, body::Body};
 use tracing::debug;
 
-mod codec;
+pub(crate) mod frame;
 mod metrics;
 mod wire;
 
@@ -29,7 +29,6 @@ use crate::{
     stream::{AtAddress, Client, Discovery, EndpointsStream, Next, ProfileStream},
     view::Messages,
 };
-use codec::SharedCodec;
 use metrics::Call;
 
 /// A request that comes before the index is filled waits this long for it.
@@ -49,7 +48,8 @@ struct Inner {
     calls: CallMetrics,
 }
 
-type ByteStream = BoxStream<'static, Result<Bytes, Status>>;
+/// Framed messages.
+type ByteStream = BoxStream<'static, Bytes>;
 
 // === impl Server ===
 
@@ -320,7 +320,7 @@ fn serve(
     wire: Arc<Wire>,
     drain: drain::Watch,
     call: Call,
-) -> impl Stream<Item = Result<Bytes, Status>> + Send {
+) -> impl Stream<Item = Bytes> + Send {
     struct State<S> {
         source: S,
         pending: smallvec::IntoIter<[Bytes; 2]>,
@@ -340,7 +340,7 @@ fn serve(
         loop {
             if let Some(message) = state.pending.next() {
                 state.call.sent();
-                return Some((Ok(message), state));
+                return Some((message, state));
             }
             match state.source.next(&state.wire) {
                 Next::Send(messages) => state.pending = messages.into_iter(),
@@ -368,40 +368,35 @@ impl tonic::server::NamedService for Server {
     const NAME: &'static str = "io.linkerd.proxy.destination.Destination";
 }
 
-struct Get(Arc<Inner>);
-struct GetProfile(Arc<Inner>);
-
-impl ServerStreamingService<GetDestination> for Get {
-    type Response = Bytes;
-    type ResponseStream = ByteStream;
-    type Future = BoxFuture<'static, Result<Response<ByteStream>, Status>>;
-
-    fn call(&mut self, request: Request<GetDestination>) -> Self::Future {
-        let inner = self.0.clone();
-        Box::pin(async move {
-            let request = request.into_inner();
-            let answer = inner.get(&request).await;
-            log(&request, "Get", &answer);
-            count_refusal(&inner, "Get", &answer);
-            answer.map(Response::new)
-        })
-    }
+#[derive(Clone, Copy)]
+enum Method {
+    Get,
+    GetProfile,
 }
 
-impl ServerStreamingService<GetDestination> for GetProfile {
-    type Response = Bytes;
-    type ResponseStream = ByteStream;
-    type Future = BoxFuture<'static, Result<Response<ByteStream>, Status>>;
-
-    fn call(&mut self, request: Request<GetDestination>) -> Self::Future {
-        let inner = self.0.clone();
-        Box::pin(async move {
-            let request = request.into_inner();
-            let answer = inner.get_profile(&request).await;
-            log(&request, "GetProfile", &answer);
-            count_refusal(&inner, "GetProfile", &answer);
-            answer.map(Response::new)
-        })
+impl Inner {
+    async fn call<B>(&self, method: Method, request: http::Request<B>) -> http::Response<Body>
+    where
+        B: tonic::codegen::Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<tonic::codegen::StdError> + Send + 'static,
+    {
+        let request = match frame::read(request.into_body()).await {
+            Ok(request) => request,
+            Err(status) => return status.into_http(),
+        };
+        let (name, answer) = match method {
+            Method::Get => ("Get", self.get(&request).await),
+            Method::GetProfile => ("GetProfile", self.get_profile(&request).await),
+        };
+        log(&request, name, &answer);
+        match answer {
+            Ok(messages) => frame::respond(messages),
+            Err(status) => {
+                self.calls.start(name).end(status.code());
+                status.into_http()
+            }
+        }
     }
 }
 
@@ -419,15 +414,10 @@ fn log(request: &GetDestination, method: &str, answer: &Result<ByteStream, Statu
     }
 }
 
-fn count_refusal(inner: &Inner, method: &'static str, answer: &Result<ByteStream, Status>) {
-    if let Err(status) = answer {
-        inner.calls.start(method).end(status.code());
-    }
-}
-
 impl<B> tonic::codegen::Service<http::Request<B>> for Server
 where
     B: tonic::codegen::Body + Send + 'static,
+    B::Data: Send,
     B::Error: Into<tonic::codegen::StdError> + Send + 'static,
 {
     type Response = http::Response<Body>;
@@ -440,17 +430,11 @@ where
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
         let inner = self.0.clone();
-        match request.uri().path() {
-            "/io.linkerd.proxy.destination.Destination/Get" => Box::pin(async move {
-                Ok(tonic::server::Grpc::new(SharedCodec)
-                    .server_streaming(Get(inner), request)
-                    .await)
-            }),
-            "/io.linkerd.proxy.destination.Destination/GetProfile" => Box::pin(async move {
-                let mut grpc = tonic::server::Grpc::new(SharedCodec);
-                Ok(grpc.server_streaming(GetProfile(inner), request).await)
-            }),
-            _ => Box::pin(async { Ok(Status::unimplemented("").into_http()) }),
-        }
+        let method = match request.uri().path() {
+            "/io.linkerd.proxy.destination.Destination/Get" => Method::Get,
+            "/io.linkerd.proxy.destination.Destination/GetProfile" => Method::GetProfile,
+            _ => return Box::pin(async { Ok(Status::unimplemented("").into_http()) }),
+        };
+        Box::pin(async move { Ok(inner.call(method, request).await) })
     }
 }

@@ -7,8 +7,8 @@ use linkerd_api::proto::{
     destination::{self as pb, http2_client_params, protocol_hint, tls_identity},
     http_types, meta,
 };
-use prost::Message;
 
+use super::frame::frame;
 use crate::{
     config::{Config, Http2Params},
     endpoint::{Endpoint, Hint, Identity, Labels, Target},
@@ -99,7 +99,7 @@ impl Wire {
                 ..pb::DestinationProfile::default()
             },
         };
-        message.encode_to_vec().into()
+        frame(&message)
     }
 }
 
@@ -114,13 +114,13 @@ impl Encode for Wire {
                 snapshot.zone.as_ref(),
             )
         };
-        Messages::from_iter([Bytes::from(update.encode_to_vec())])
+        Messages::from_iter([frame(&update)])
     }
 
     /// Additions first: a client never runs out of endpoints in between.
     fn change(&self, snapshot: &Snapshot, change: &Change) -> Messages {
         let mut messages = Messages::new();
-        let mut push = |update: pb::Update| messages.push(update.encode_to_vec().into());
+        let mut push = |update: pb::Update| messages.push(frame(&update));
         if !change.added.is_empty() {
             push(self.add(&change.added, &snapshot.labels, snapshot.zone.as_ref()));
         }

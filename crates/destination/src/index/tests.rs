@@ -12,6 +12,7 @@ use crate::{
     Discovery, Metrics, ObjectId, Wire,
     config::{Config, Http2Params},
     fixture::*,
+    grpc::frame::PREFIX,
     stream::{Client, EndpointsStream, Next},
 };
 
@@ -119,7 +120,7 @@ impl Subscriber {
                 let count = messages.len();
                 for bytes in messages {
                     self.seen
-                        .update(pb::Update::decode(bytes).expect("a message"));
+                        .update(pb::Update::decode(bytes.slice(PREFIX..)).expect("a message"));
                 }
                 count
             }

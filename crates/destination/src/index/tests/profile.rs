@@ -11,6 +11,7 @@ use crate::{
     ObjectId,
     config::Config,
     fixture::*,
+    grpc::frame::PREFIX,
     index::NoService,
     stream::{AtAddress, Next, ProfileStream},
 };
@@ -39,7 +40,8 @@ impl Subscriber {
                 let [bytes] = messages.as_slice() else {
                     panic!("one message at a time")
                 };
-                self.seen = pb::DestinationProfile::decode(bytes.clone()).expect("a message");
+                self.seen =
+                    pb::DestinationProfile::decode(bytes.slice(PREFIX..)).expect("a message");
                 true
             }
             Next::Wait => false,

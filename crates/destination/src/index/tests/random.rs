@@ -14,6 +14,7 @@ use crate::{
     ObjectId,
     config::Config,
     fixture::*,
+    grpc::frame::PREFIX,
     stream::{AtAddress, Next, ProfileStream},
 };
 
@@ -265,8 +266,9 @@ impl ProfileClient {
                     let [bytes] = messages.as_slice() else {
                         panic!("one message")
                     };
-                    self.seen =
-                        Some(pb::DestinationProfile::decode(bytes.clone()).expect("a message"));
+                    self.seen = Some(
+                        pb::DestinationProfile::decode(bytes.slice(PREFIX..)).expect("a message"),
+                    );
                 }
                 Next::Wait => return,
                 Next::End => self.stream = None,
