@@ -17,8 +17,14 @@ use kube::{
     api::{Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use linkerd_api::proto::inbound::{
-    self, PortSpec, inbound_server_policies_client::InboundServerPoliciesClient,
+use linkerd_api::proto::{
+    inbound::{self, PortSpec, inbound_server_policies_client::InboundServerPoliciesClient},
+    meta::metadata,
+    net::TcpAddress,
+    outbound::{
+        OutboundPolicy, TrafficSpec, outbound_policies_client::OutboundPoliciesClient,
+        proxy_protocol::Kind as Protocol, traffic_spec::Target,
+    },
 };
 use linkerd_e2e::{Kubectl, Namespace};
 use linkerd_k8s::{
@@ -74,7 +80,9 @@ impl Replica {
         let policies = Policies::new(index.clone(), watch.clone(), Metrics::unregistered());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let addr = listener.local_addr().expect("bound");
-        let router = tonic::transport::Server::builder().add_service(policies.inbound());
+        let router = tonic::transport::Server::builder()
+            .add_service(policies.inbound())
+            .add_service(policies.outbound());
         let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
         linkerd_runtime::spawn("policy", async move {
             router.serve_with_incoming(incoming).await
@@ -263,6 +271,109 @@ async fn an_authorization_reaches_a_watching_client() {
     })
     .await;
     assert!(end.is_ok(), "the stream ends with the pod");
+    replica.stop().await;
+}
+
+/// Names of the HTTP routes a policy has.
+fn http_routes(policy: &OutboundPolicy) -> Vec<String> {
+    let Some(Protocol::Detect(detect)) = policy
+        .protocol
+        .as_ref()
+        .and_then(|protocol| protocol.kind.as_ref())
+    else {
+        return Vec::new();
+    };
+    let routes = detect.http1.iter().flat_map(|http| &http.routes);
+    let names = routes
+        .filter_map(|route| route.metadata.as_ref()?.kind.as_ref())
+        .map(|kind| match kind {
+            metadata::Kind::Default(name) => name.clone(),
+            metadata::Kind::Resource(resource) => format!("{}/{}", resource.kind, resource.name),
+        });
+    names.collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn outbound_policies_follow_routes_and_egress_networks() {
+    let kubectl = Kubectl::from_env();
+    let client = connect(&kubectl).await;
+    let namespace = Namespace::create(&kubectl, "policy-outbound");
+    let replica = Replica::start(&client, &namespace, "one").await;
+    let mut policies = OutboundPoliciesClient::new(replica.channel.clone());
+    let spec = |addr: &str| TrafficSpec {
+        source_workload: format!(r#"{{"ns":"{}","pod":"curl"}}"#, namespace.name()),
+        target: Some(Target::Addr(TcpAddress::from(
+            addr.parse::<std::net::SocketAddr>().expect("an address"),
+        ))),
+    };
+    let next = async |stream: &mut Streaming<OutboundPolicy>| {
+        let message = timeout(PATIENCE, stream.message()).await.expect("in time");
+        message.expect("no error")
+    };
+
+    let ip = blocking(|| {
+        namespace.apply(&json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}));
+        namespace.run(&["get", "service", "web", "--output=jsonpath={.spec.clusterIP}"])
+    })
+    .await;
+    let since = Instant::now();
+    let mut web = loop {
+        match policies.watch(spec(&format!("{ip}:80"))).await {
+            Ok(stream) => break stream.into_inner(),
+            Err(status) => {
+                assert!(since.elapsed() < PATIENCE, "{status}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    };
+    assert_eq!(http_routes(&next(&mut web).await.expect("open")), ["http"]);
+    blocking(|| namespace.apply(&route("web"))).await;
+    assert_eq!(
+        http_routes(&next(&mut web).await.expect("open")),
+        ["HTTPRoute/route"]
+    );
+    blocking(|| namespace.run(&["delete", "httproutes.policy.linkerd.io", "route"])).await;
+    assert_eq!(http_routes(&next(&mut web).await.expect("open")), ["http"]);
+
+    let outside = spec("192.0.2.1:80");
+    let mut fallback = policies
+        .watch(outside.clone())
+        .await
+        .expect("watched")
+        .into_inner();
+    assert_eq!(
+        http_routes(&next(&mut fallback).await.expect("open")),
+        ["egress-fallback"]
+    );
+    blocking(|| {
+        namespace.apply(&policy(
+            "v1alpha1",
+            "EgressNetwork",
+            "outside",
+            json!({"trafficPolicy": "Deny"}),
+        ))
+    })
+    .await;
+    assert_eq!(
+        next(&mut fallback).await,
+        None,
+        "the client has to ask again"
+    );
+    // Networks of other tests end the stream as well: what counts is the answer in the end.
+    let since = Instant::now();
+    loop {
+        let mut asked = policies
+            .watch(outside.clone())
+            .await
+            .expect("watched")
+            .into_inner();
+        let found = http_routes(&next(&mut asked).await.expect("open"));
+        if found == ["http-egress-deny"] {
+            break;
+        }
+        assert!(since.elapsed() < PATIENCE, "still {found:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     replica.stop().await;
 }
 
