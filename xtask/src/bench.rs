@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: the benchmarks of one part, or of all. Each is a bench target of the
-//! crate it measures and prints its own results.
+//! crate it measures and prints its own results, but for the proxy, which has a program of its own.
 
 use std::process::ExitCode;
 
@@ -8,10 +8,14 @@ use anyhow::Result;
 use crate::workspace::{self, Workspace};
 use crate::{program, ui};
 
+mod proxy;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: init, tls, proxy, control-plane, mesh [default: all there is]
+    /// What to measure: init, tls, http1, proxy, control-plane, mesh [default: all there is]
     part: Option<String>,
+    #[command(flatten)]
+    proxy: proxy::Args,
     /// Passed on to the benchmarks
     #[arg(last = true)]
     arguments: Vec<String>,
@@ -21,7 +25,7 @@ pub(crate) struct Args {
 const PARTS: [(&str, &[&str]); 5] = [
     ("init", &["linkerd-init"]),
     ("tls", &["linkerd-tls"]),
-    ("proxy", &["linkerd-proxy", "linkerd-http1"]),
+    ("http1", &["linkerd-http1"]),
     (
         "control-plane",
         &[
@@ -36,6 +40,9 @@ const PARTS: [(&str, &[&str]); 5] = [
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
+    if args.part.as_deref() == Some("proxy") {
+        return proxy::run(&args.proxy, &workspace);
+    }
     let benches = workspace.benches();
     let of = |part: &str| -> Vec<(&str, &str)> {
         let packages = PARTS

@@ -21,7 +21,7 @@ const SERVER_NAME: &str = "default.bench.serviceaccount.identity.linkerd.cluster
 #[derive(Debug)]
 pub(crate) struct Chain {
     processes: Vec<Process>,
-    _control: Option<linkerd::ControlPlane>,
+    _control: Option<linkerd::Control>,
 }
 
 /// What pairs need that is made once.
@@ -31,8 +31,6 @@ pub(crate) struct Props {
     /// Certificate, chain and key in one file; the key alone beside it.
     leaf: PathBuf,
     key: PathBuf,
-    authority: Ca,
-    root_pem: String,
     pub(crate) linkerd: Option<PathBuf>,
     pub(crate) envoy: Option<PathBuf>,
 }
@@ -49,13 +47,11 @@ impl Props {
             ca: dir.join("ca.pem"),
             leaf: dir.join("leaf.pem"),
             key: dir.join("leaf.key"),
-            root_pem: root.pem().to_owned(),
-            authority: root,
             linkerd,
             envoy,
         };
         let key = pem("PRIVATE KEY", leaf.key.secret_der());
-        write(&props.ca, &props.root_pem)?;
+        write(&props.ca, root.pem())?;
         write(&props.leaf, &(certificates(&leaf) + &key))?;
         write(&props.key, &key)?;
         Ok(props)

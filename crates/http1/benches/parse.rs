@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "a bench prints its result")]
 
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::time::Instant;
 
 use bytes::BytesMut;
@@ -36,6 +37,12 @@ fn main() {
     let mut head = RequestHead::new();
     let mut out = BytesMut::with_capacity(4096);
     for (size, text) in [("small", SMALL), ("browser", BROWSER)] {
+        time(&format!("httparse alone, {size}"), || {
+            let mut slots = [const { MaybeUninit::uninit() }; 64];
+            let mut parsed = httparse::Request::new(&mut []);
+            let done = parsed.parse_with_uninit_headers(black_box(text), &mut slots);
+            black_box(done.expect("a good head"));
+        });
         time(&format!("parse request, {size}"), || {
             head.parse(black_box(text), &limits).expect("a good head");
         });

@@ -259,7 +259,11 @@ pub(crate) fn put_line(out: &mut BytesMut, name: &[u8], value: &[u8]) {
     out.reserve(name.len() + value.len() + 4);
     out.put_slice(name);
     out.put_slice(b": ");
-    if value.iter().any(|byte| forbidden(*byte)) {
+    // Without an early exit the compiler looks at many bytes at once.
+    if value
+        .iter()
+        .fold(false, |found, byte| found | forbidden(*byte))
+    {
         value
             .iter()
             .for_each(|byte| out.put_u8(if forbidden(*byte) { b' ' } else { *byte }));

@@ -151,9 +151,7 @@ pub(crate) fn authority(bytes: &[u8]) -> Result<Port, HeadError> {
                 .iter()
                 .all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.'))
     } else {
-        !host.is_empty()
-            && host.iter().all(|byte| HOST[usize::from(*byte)])
-            && !has_empty_label(host)
+        is_name(host)
     };
     if !valid {
         return Err(HeadError::Host);
@@ -173,9 +171,16 @@ pub(crate) fn authority(bytes: &[u8]) -> Result<Port, HeadError> {
     }
 }
 
-/// Two dots in a row, or a dot in front: no name of ours looks so, and nginx refuses the former.
-fn has_empty_label(host: &[u8]) -> bool {
-    host.first() == Some(&b'.') || host.windows(2).any(|pair| pair == b"..")
+/// Name bytes only, and no empty label in front or in between: nginx refuses two dots in a row.
+fn is_name(host: &[u8]) -> bool {
+    let mut previous = b'.';
+    for byte in host {
+        if !HOST[usize::from(*byte)] || (*byte == b'.' && previous == b'.') {
+            return false;
+        }
+        previous = *byte;
+    }
+    !host.is_empty()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ const V3: &str = "type.googleapis.com/envoy.extensions";
 pub(super) fn commands(stage: &Stage, props: &Props, load: Load) -> Result<(Command, Command)> {
     let service = load.service();
     let tls = json!({
-        "tls_params": { "tls_minimum_protocol_version": "TLSv1_3" },
+        "tls_params": { "tls_minimum_protocol_version": "TLSv1_3", "tls_maximum_protocol_version": "TLSv1_3" },
         "tls_certificates": [{
             "certificate_chain": { "filename": props.leaf },
             "private_key": { "filename": props.key },

