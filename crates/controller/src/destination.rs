@@ -2,7 +2,7 @@
 //! admin addresses each of them is known by.
 
 use anyhow::Context as _;
-use linkerd_destination::{CallMetrics, Clusters, Discovery, Metrics, Server};
+use linkerd_destination::Destination;
 use linkerd_k8s::{
     PortSet,
     admission::{self, Handler},
@@ -13,6 +13,7 @@ use linkerd_policy::{
     Index,
     admission::{PolicyValidator, ServiceProfileValidator},
     grpc::{self, Policies},
+    index::Sizes,
     status::{self, Writer},
 };
 use linkerd_runtime::{
@@ -30,6 +31,8 @@ use tokio_stream::wrappers::TcpListenerStream;
 
 /// How often certificate files are looked at.
 const REFRESH: Duration = Duration::from_secs(1);
+/// A client that vanished does not keep its streams for ever.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -67,109 +70,106 @@ pub(crate) async fn run(
     log: log::Handle,
     drain: drain::Watch,
 ) -> anyhow::Result<()> {
+    let readiness = Readiness::new();
     let mut registry = Registry::default();
     metrics::register_process(&mut registry);
     metrics::register_build_info(&mut registry, "destination");
-    let readiness = Readiness::new();
+    // The policy service counts the same gRPC families, for its own calls, on its own admin port.
+    let mut policy_registry = Registry::default();
+    metrics::register_process(&mut policy_registry);
 
     // One watch per kind feeds both indexes.
-    let discovery = Discovery::new(args.destination.config()?, Metrics::register(&mut registry));
+    let watch_metrics = watch::Metrics::register(&mut registry);
+    let destination = Destination::new(
+        args.destination.config()?,
+        &mut registry,
+        watch_metrics.clone(),
+    );
     let opaque = PortSet::parse_named(
         &args.destination.default_opaque_ports,
         |_| None::<u16>,
         |_| {},
     );
-    let cluster = args
-        .policy
-        .cluster(&discovery.config().cluster_domain, opaque);
-    let policies = Arc::new(Mutex::new(Index::new(cluster)));
+    let domain = &destination.discovery().config().cluster_domain;
+    let policies = Arc::new(Mutex::new(Index::new(args.policy.cluster(domain, opaque))));
+    Sizes::register(&policies, &mut policy_registry);
     let mut watches = Watches::new();
-    discovery.subscribe(&mut watches);
+    destination.subscribe(&mut watches);
     linkerd_policy::args::subscribe(&policies, &mut watches);
-    let _watches = watches.start(
-        &client,
-        &watch::Metrics::register(&mut registry),
-        &readiness,
-    );
+    let _watches = watches.start(&client, &watch_metrics, &readiness);
 
-    let mut parts = JoinSet::new();
-    let destination = Server::new(
-        discovery,
-        Clusters::default(),
-        readiness.clone(),
-        drain.clone(),
-        CallMetrics::register(&mut registry),
-    );
     let policy = Policies::new(
         policies.clone(),
         drain.clone(),
-        grpc::Metrics::register(&mut registry),
-    );
-    let writer_metrics = status::Metrics::register(&mut registry);
+        grpc::Metrics::register(&mut policy_registry),
+    )
+    .when_ready(readiness.clone());
+    let writer_metrics = status::Metrics::register(&mut policy_registry);
 
-    let exposition = Arc::new(Exposition::new(registry));
-    for (flavor, addr) in [
-        (Flavor::Controller, args.destination.metrics_addr),
-        (Flavor::Policy, args.admin_addr),
-        (Flavor::Controller, args.sp_validator_metrics_addr),
+    let registry = Arc::new(Exposition::new(registry));
+    for (flavor, addr, registry) in [
+        (
+            Flavor::Controller,
+            args.destination.metrics_addr,
+            registry.clone(),
+        ),
+        (
+            Flavor::Policy,
+            args.admin_addr,
+            Arc::new(Exposition::new(policy_registry)),
+        ),
+        (Flavor::Controller, args.sp_validator_metrics_addr, registry),
     ] {
-        let admin = Arc::new(
-            Admin::new(flavor, readiness.clone(), exposition.clone()).log_level(log.clone()),
-        );
-        let listener = TcpListener::bind(addr)
-            .await
-            .with_context(|| format!("cannot bind the admin server on {addr}"))?;
+        let admin = Admin::new(flavor, readiness.clone(), registry).log_level(log.clone());
+        let listener = bind(addr, "admin").await?;
         let mut stop = drain.clone();
         spawn(
             "admin",
-            admin.serve(listener, async move { stop.signaled().await }),
+            Arc::new(admin).serve(listener, async move { stop.signaled().await }),
         );
     }
 
-    let listener = bind(args.destination.addr, "destination").await?;
-    let mut stop = drain.clone();
-    let router = tonic::transport::Server::builder().add_service(destination);
-    parts.spawn(async move {
-        Ok(router
-            .serve_with_incoming_shutdown(listener, async move { stop.signaled().await })
-            .await?)
-    });
+    let identity = env::var("HOSTNAME").unwrap_or_else(|_| "linkerd-destination".to_owned());
+    destination.write_slices(&client, &identity, drain.clone());
 
-    let listener = bind(args.policy.grpc_addr, "policy").await?;
+    let mut parts = JoinSet::new();
+    let listener = bind(args.destination.addr, "destination").await?;
+    let (ready, stop) = (readiness.clone(), drain.clone());
+    parts.spawn(async move { Ok(destination.serve(listener, ready, stop).await?) });
+
+    let listener = TcpListenerStream::new(bind(args.policy.grpc_addr, "policy").await?);
     let mut stop = drain.clone();
     let router = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
         .add_service(policy.inbound())
         .add_service(policy.outbound());
     parts.spawn(async move {
-        Ok(router
-            .serve_with_incoming_shutdown(listener, async move { stop.signaled().await })
-            .await?)
+        let stop = async move { stop.signaled().await };
+        Ok(router.serve_with_incoming_shutdown(listener, stop).await?)
     });
 
     if !args.policy.admission_controller_disabled {
-        let files = ServerFiles::load(
+        let (certs, key) = (
             args.policy.server_tls_certs.clone(),
             args.policy.server_tls_key.clone(),
-        )?;
-        let part = validator(
+        );
+        let files = ServerFiles::load(certs, key)?;
+        parts.spawn(validator(
             args.policy.server_addr,
             files,
             PolicyValidator,
             drain.clone(),
-        );
-        parts.spawn(part);
+        ));
     }
     let files = ServerFiles::load(args.sp_validator_tls_certs, args.sp_validator_tls_key)?;
-    let part = validator(
+    parts.spawn(validator(
         args.sp_validator_addr,
         files,
         ServiceProfileValidator,
         drain.clone(),
-    );
-    parts.spawn(part);
+    ));
 
     // Only the holder of the lease writes statuses.
-    let identity = env::var("HOSTNAME").unwrap_or_else(|_| "linkerd-destination".to_owned());
     let owner = args.policy.lease_owner(client.clone()).await;
     let (candidate, leadership) = args.policy.candidate(client.clone(), &identity, owner);
     let mut stop = drain.clone();
@@ -179,13 +179,8 @@ pub(crate) async fn run(
             .await;
         Ok(())
     });
-    let writer = Writer::new(
-        policies,
-        client,
-        leadership,
-        args.policy.patch_timeout(),
-        writer_metrics,
-    );
+    let timeout = args.policy.patch_timeout();
+    let writer = Writer::new(policies, client, leadership, timeout, writer_metrics);
     let writer = spawn("statuses", writer.run());
 
     let mut outcome = Ok(());
@@ -199,12 +194,11 @@ pub(crate) async fn run(
     outcome
 }
 
-async fn bind(addr: SocketAddr, what: &'static str) -> anyhow::Result<TcpListenerStream> {
-    let listener = TcpListener::bind(addr)
-        .await
-        .with_context(|| format!("cannot bind the {what} service on {addr}"))?;
+async fn bind(addr: SocketAddr, what: &'static str) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(addr).await;
+    let listener = listener.with_context(|| format!("cannot bind the {what} service on {addr}"))?;
     tracing::info!(%addr, service = what, "Serving");
-    Ok(TcpListenerStream::new(listener))
+    Ok(listener)
 }
 
 async fn validator(
@@ -213,9 +207,7 @@ async fn validator(
     handler: impl Handler,
     mut drain: drain::Watch,
 ) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(addr)
-        .await
-        .with_context(|| format!("cannot bind the validator on {addr}"))?;
+    let listener = bind(addr, "validator").await?;
     let refresh = async {
         let mut ticks = tokio::time::interval(REFRESH);
         loop {
