@@ -14,11 +14,19 @@ use h2::client::SendRequest;
 
 use crate::{
     balance::Load,
+    breaker::{Breaker, Verdict},
     config::{Backoff, Pool},
     connect::{ConnectError, Connector, Payload},
     h1, h2io,
-    metrics::{Labels, Registry, http::HttpMetrics, transport::TransportMetrics},
-    policy::endpoint::{EndpointMeta, Hint},
+    metrics::{
+        Labels, Registry,
+        http::{HttpMetrics, Outcome},
+        transport::TransportMetrics,
+    },
+    policy::{
+        client::FailureAccrual,
+        endpoint::{EndpointMeta, Hint},
+    },
 };
 
 /// What endpoints of one kind have in common.
@@ -46,6 +54,8 @@ pub struct EndpointFactory {
     pub labels: Option<Arc<str>>,
     /// Where idle connections are looked after.
     pub swept: Rc<Swept>,
+    /// Circuit breaking.
+    pub accrual: Option<FailureAccrual>,
 }
 
 /// Endpoints of one worker whose idle connections are looked after.
@@ -86,6 +96,7 @@ impl EndpointFactory {
             idle: RefCell::default(),
             h2: RefCell::new(None),
             h2_connecting: tokio::sync::Mutex::new(()),
+            breaker: self.accrual.clone().map(Breaker::new),
             failures: Cell::new(0),
             ready_at: Cell::new(None),
             multiplexed: Cell::new(false),
@@ -134,6 +145,7 @@ pub struct Endpoint {
     h2: RefCell<Option<SendRequest<Bytes>>>,
     /// Held while a connection is made, so that only one is.
     h2_connecting: tokio::sync::Mutex<()>,
+    breaker: Option<Breaker>,
     failures: Cell<u32>,
     ready_at: Cell<Option<Instant>>,
     /// HTTP/1 requests currently travel as HTTP/2.
@@ -181,11 +193,13 @@ impl Endpoint {
     /// Whether it may be tried now.
     pub fn is_ready(&self, now: Instant) -> bool {
         self.ready_at.get().is_none_or(|at| at <= now)
+            && self.breaker.as_ref().is_none_or(|b| b.is_ready(now))
     }
 
     /// When it may be tried again, if it is backing off.
     pub fn ready_at(&self) -> Option<Instant> {
-        self.ready_at.get()
+        let breaker = self.breaker.as_ref().and_then(Breaker::ready_at);
+        self.ready_at.get().max(breaker)
     }
 
     /// HTTP series.
@@ -339,17 +353,35 @@ pub struct InFlight {
     /// When it was dispatched.
     pub started: Instant,
     sampled: Cell<bool>,
+    /// The request finds out whether the endpoint is well again.
+    probe: Cell<bool>,
 }
 
 impl InFlight {
     /// Dispatches to an endpoint.
     pub fn new(endpoint: Rc<Endpoint>, now: Instant) -> Self {
         endpoint.load.begin();
+        let probe = endpoint.breaker.as_ref().is_some_and(|b| b.begin(now));
         Self {
             endpoint,
             started: now,
             sampled: Cell::new(false),
+            probe: Cell::new(probe),
         }
+    }
+
+    /// How the answer counts for circuit breaking.
+    pub fn judged(&self, outcome: Outcome) {
+        let Some(breaker) = &self.endpoint.breaker else {
+            return;
+        };
+        let verdict = match (outcome.status, outcome.grpc) {
+            (429, _) | (_, Some(8)) => Verdict::Throttled,
+            _ if outcome.failure => Verdict::Failure,
+            _ => Verdict::Success,
+        };
+        self.probe.set(false);
+        breaker.record(verdict, Instant::now(), rand::random());
     }
 
     /// The answer began: its latency counts once.
@@ -364,5 +396,10 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.endpoint.load.end();
+        if self.probe.get()
+            && let Some(breaker) = &self.endpoint.breaker
+        {
+            breaker.lost_probe(Instant::now(), rand::random());
+        }
     }
 }

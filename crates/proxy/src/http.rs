@@ -4,6 +4,7 @@
 pub mod server1;
 pub mod server2;
 
+mod deadline;
 mod edits;
 mod exchange1;
 mod exchange2;
@@ -12,17 +13,22 @@ mod stream;
 
 use std::{
     rc::Rc,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use self::deadline::Deadlines;
 pub use self::edits::{Edits, Lines};
 use crate::{
     balance::{Balancer, NotReady},
     connect::ConnectError,
     endpoint::{Endpoint, InFlight},
     errors::{Class, HttpError},
-    metrics::http::HttpMetrics,
-    policy::matching,
+    metrics::http::{HttpMetrics, Outcome},
+    policy::{
+        client::{Retry, Timeouts},
+        matching,
+    },
     worker::Drain,
 };
 
@@ -63,6 +69,12 @@ pub struct Routed {
     pub metrics: Option<Rc<HttpMetrics>>,
     /// The identity the endpoint must have.
     pub require_id: Option<String>,
+    /// Limits.
+    pub timeouts: Timeouts,
+    /// When to try again.
+    pub retry: Option<Arc<Retry>>,
+    /// When it was routed.
+    pub routed: Instant,
 }
 
 /// A backend on this worker.
@@ -98,6 +110,35 @@ impl Routed {
         self.metrics
             .as_deref()
             .unwrap_or_else(|| flight.endpoint.http())
+    }
+
+    /// Counts an answer, also for circuit breaking.
+    fn finish(&self, flight: &InFlight, outcome: Outcome) {
+        self.meter(flight).response(outcome);
+        flight.judged(outcome);
+    }
+
+    /// The limits of try number `n`; the last one waits for headers as long as it takes.
+    fn deadlines(&self, n: u32) -> Option<Box<Deadlines>> {
+        let retry = self.retry.as_deref();
+        let headers = retry
+            .filter(|retry| n < u32::from(retry.max_retries))
+            .and_then(|retry| retry.timeout);
+        Deadlines::new(self.timeouts, headers, self.routed)
+    }
+
+    /// Whether try number `n` may be followed by another because of its answer.
+    fn wants_retry(&self, n: u32, status: u16, grpc: Option<u16>) -> bool {
+        self.retry
+            .as_deref()
+            .is_some_and(|retry| n < u32::from(retry.max_retries) && retry.wants(status, grpc))
+    }
+
+    /// Waits before try number `n`.
+    async fn back_off(&self, n: u32) {
+        if let Some(backoff) = self.retry.as_deref().and_then(|retry| retry.backoff) {
+            tokio::time::sleep(backoff.random_delay(n)).await;
+        }
     }
 
     /// An endpoint, waiting for one until the deadline.

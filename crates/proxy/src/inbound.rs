@@ -3,6 +3,7 @@
 
 mod http;
 pub mod policy;
+pub mod rate;
 pub mod tls;
 
 use std::{net::SocketAddr, rc::Rc, time::Duration};
@@ -71,6 +72,9 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted, inbound_port: u16) {
         return;
     }
     let limit = worker.config.inbound.detect_timeout;
+    let Some(conn) = server_first(&worker, &policy, client, orig_dst, conn, limit).await else {
+        return;
+    };
     let terminated = match tls::detect(&worker, conn, Alpn::None, limit).await {
         Ok(terminated) => terminated,
         Err(error) => {
@@ -99,6 +103,45 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted, inbound_port: u16) {
         Protocol::Invalid(_) => (Some(limit), Speaks::Opaque),
     };
     carry(&worker, &policy, peer, conn, detect, otherwise).await;
+}
+
+/// A client that stays silent may be waiting for its server to speak. Where a plain client is allowed
+/// the application is asked; if it speaks first, the connection is carried to its end here.
+async fn server_first(
+    worker: &Rc<Worker>,
+    policy: &Rc<PortPolicy>,
+    client: SocketAddr,
+    target: SocketAddr,
+    mut conn: Conn,
+    limit: Duration,
+) -> Option<Conn> {
+    match sniff::more(&mut conn, limit.min(sniff::SILENCE)).await {
+        Ok(()) => return Some(conn),
+        Err(sniff::SniffError::Timeout) => {}
+        Err(_) => return None,
+    }
+    let snapshot = policy.current();
+    let peer = Client {
+        addr: client,
+        tls: ClientTls::Plain(NoTls::NotFromRemote),
+        target,
+    };
+    let detects = matches!(snapshot.protocol, Protocol::Detect { .. });
+    if !detects || authorize(snapshot.authorizations.iter(), client.ip(), &peer.tls).is_none() {
+        return Some(conn);
+    }
+    let endpoint = worker.inbound.application(worker, target);
+    let Ok(mut server) = endpoint.connect(Payload::Opaque).await else {
+        return Some(conn);
+    };
+    match sniff::first_speaker(&mut conn, &mut server, limit).await {
+        Ok(sniff::Speaker::Client | sniff::Speaker::Nobody) => Some(conn),
+        Ok(sniff::Speaker::Server) => {
+            carry_opaque(worker, policy, peer, conn, Some(server)).await;
+            None
+        }
+        Err(_) => None,
+    }
 }
 
 /// What a connection speaks.
@@ -209,6 +252,16 @@ async fn direct(worker: &Rc<Worker>, conn: Conn, client: SocketAddr, orig_dst: S
 
 /// Opaque bytes to the application, for as long as policy allows.
 async fn forward(worker: &Rc<Worker>, policy: &Rc<PortPolicy>, peer: Client, conn: Conn) {
+    carry_opaque(worker, policy, peer, conn, None).await;
+}
+
+async fn carry_opaque(
+    worker: &Rc<Worker>,
+    policy: &Rc<PortPolicy>,
+    peer: Client,
+    conn: Conn,
+    server: Option<Conn>,
+) {
     let conn = metered(worker, policy, &peer, conn);
     let count = |family, authz: Option<&crate::policy::Meta>| {
         let snapshot = policy.current();
@@ -237,7 +290,11 @@ async fn forward(worker: &Rc<Worker>, policy: &Rc<PortPolicy>, peer: Client, con
     };
     count(Family::InboundTcpAuthzAllowTotal, Some(&authorization.meta));
     let endpoint = worker.inbound.application(worker, peer.target);
-    let server = match endpoint.connect(Payload::Opaque).await {
+    let server = match server {
+        Some(server) => Ok(server),
+        None => endpoint.connect(Payload::Opaque).await,
+    };
+    let server = match server {
         Ok(server) => server,
         Err(error) => {
             tracing::debug!(target = %peer.target, %error, "Connection to the application failed");

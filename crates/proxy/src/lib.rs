@@ -7,6 +7,7 @@ pub mod admin;
 pub mod app;
 pub mod await_ready;
 pub mod balance;
+pub mod breaker;
 pub mod config;
 pub mod connect;
 pub mod control;

@@ -3,6 +3,7 @@
 
 pub mod discover;
 mod http;
+mod overrides;
 
 use std::{rc::Rc, time::Instant};
 
@@ -196,5 +197,18 @@ async fn dial(
             tracing::debug!(%error, "Connection failed");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// What one idle connection costs beside its sockets and TLS. Grows only on purpose.
+    #[test]
+    fn a_connection_stays_small() {
+        fn size<F: Future>(_: fn(std::rc::Rc<super::Worker>, super::Accepted) -> F) -> usize {
+            size_of::<F>()
+        }
+        let outbound = size(super::serve);
+        assert!(outbound <= 8 * 1024, "{outbound} bytes");
     }
 }

@@ -110,6 +110,8 @@ pub async fn first_speaker(
     limit: Duration,
 ) -> Result<Speaker, SniffError> {
     let race = std::future::poll_fn(|cx| {
+        // A transport header must be there before the server can be.
+        let _ = server.poll_send(cx);
         if let Poll::Ready(result) = client.poll_fill(cx) {
             return Poll::Ready(match result {
                 Ok(0) => Err(SniffError::Closed),

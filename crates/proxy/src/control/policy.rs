@@ -149,7 +149,7 @@ impl Compiler {
             filters: http_filters(rule.filters)?,
             backends,
             timeouts: timeouts(rule.timeouts, old_timeout)?,
-            retry: rule.retry.map(http_retry).transpose()?,
+            retry: rule.retry.map(http_retry).transpose()?.map(Arc::new),
             allow_headers: rule.allow_l5d_request_headers,
             grpc: false,
         })
@@ -219,7 +219,7 @@ impl Compiler {
             filters: grpc_filters(rule.filters)?,
             backends,
             timeouts: timeouts(rule.timeouts, old_timeout)?,
-            retry: rule.retry.map(grpc_retry).transpose()?,
+            retry: rule.retry.map(grpc_retry).transpose()?.map(Arc::new),
             allow_headers: rule.allow_l5d_request_headers,
             grpc: true,
         })

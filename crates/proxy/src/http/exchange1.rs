@@ -1,10 +1,13 @@
 //! Exchanges whose upstream leg is HTTP/1: from an HTTP/1 client bytes pass through as they are, from
 //! an HTTP/2 stream they are re-framed.
 
-use std::{task::Poll, time::Instant};
+use std::{
+    task::{Context, Poll},
+    time::Instant,
+};
 
 use bytes::{Buf, Bytes};
-use h2::{RecvStream, server::SendResponse};
+use h2::server::SendResponse;
 use linkerd_http1::{
     Body, BodyEdit, BodyEncoding, Framing, Limits, Method, OutboundRequest, RequestEdit,
     RequestHead, ResponseEdit, ResponseHead, ResponsePlan, Status, TargetEdit, Version, put_chunk,
@@ -13,9 +16,10 @@ use linkerd_http1::{
 
 use super::{
     Routed,
+    deadline::{Progress, conclude, limited},
     edits::{drop_known, flatten},
     server1::{Facts, Failed, Next},
-    stream::Sink,
+    stream::{Sink, Source},
 };
 use crate::{
     endpoint::{Checkout, InFlight},
@@ -40,6 +44,7 @@ pub(super) async fn from_http1(
     routed: &Routed,
     flight: &InFlight,
     checkout: Checkout,
+    attempt: u32,
 ) -> Result<Next, Failed> {
     let Checkout {
         conn: mut server,
@@ -65,7 +70,8 @@ pub(super) async fn from_http1(
     let limits = Limits::default();
     let endpoint = &flight.endpoint;
 
-    let result = std::future::poll_fn(|cx| {
+    let progress = Progress::default();
+    let step = |cx: &mut Context<'_>| {
         if !requested {
             match request.poll(cx, client, &mut server) {
                 Poll::Ready(Ok(())) => requested = true,
@@ -75,6 +81,7 @@ pub(super) async fn from_http1(
                 Poll::Pending => {}
             }
             sent |= server.wbuf.len() < queued;
+            progress.requested.set(requested);
         }
         // Notice a client that goes away while it waits.
         if requested && client.rbuf.len() <= total.unwrap_or(0) && !client.is_eof() {
@@ -126,6 +133,12 @@ pub(super) async fn from_http1(
                 flight.answered(now);
                 let elapsed = now.saturating_duration_since(flight.started);
                 routed.meter(flight).latency(response.status(), elapsed);
+                if total.is_some() && routed.wants_retry(attempt, response.status(), None) {
+                    let outcome = Outcome::classify(response.status(), None);
+                    let error = HttpError::unexpected();
+                    return Poll::Ready(Err(Failed::Retry(error, Some(outcome))));
+                }
+                progress.answered.set(true);
                 if let Some(total) = total {
                     client.rbuf.advance(total);
                 }
@@ -167,15 +180,13 @@ pub(super) async fn from_http1(
             };
             body = Some(Pipe::new(pipe_framing, planned.body));
         }
-    })
-    .await;
+    };
+    let result = limited(routed.deadlines(attempt), &progress, step).await;
 
     let status = if plan.is_some() { response.status() } else { 0 };
     match result {
         Ok(()) => {
-            routed
-                .meter(flight)
-                .response(Outcome::classify(status, None));
+            routed.finish(flight, Outcome::classify(status, None));
             if response.framing() == Framing::Tunnel {
                 return Ok(Next::Tunnel(server));
             }
@@ -190,7 +201,8 @@ pub(super) async fn from_http1(
             }
         }
         Err(failed) => {
-            routed.meter(flight).response(Outcome::broken(status, "IO"));
+            let (failed, outcome) = conclude(failed, &progress, total.is_some(), status, "IO");
+            routed.finish(flight, outcome);
             Err(failed)
         }
     }
@@ -237,19 +249,20 @@ fn bad_body(error: linkerd_http1::BodyError) -> Failed {
 /// An upgraded request off an HTTP/2 stream, to an HTTP/1 application.
 pub(super) async fn from_http2(
     parts: &http::request::Parts,
-    mut incoming: RecvStream,
+    incoming: &mut Source,
     respond: &mut SendResponse<Bytes>,
     routed: &Routed,
     flight: &InFlight,
     checkout: Checkout,
 ) -> Result<(), Failed> {
+    let attempt = 0;
     let Checkout {
         conn: mut server,
         reused: _,
     } = checkout;
     let (version, absolute) = orig_proto(&parts.headers);
     let flat = flatten(&routed.edits.request);
-    let end_stream = incoming.is_end_stream();
+    let end_stream = incoming.is_empty();
     let how = OutboundRequest {
         version,
         absolute,
@@ -269,18 +282,16 @@ pub(super) async fn from_http2(
     let mut body = Body::new(Framing::None);
     let mut answered = false;
 
-    let result = std::future::poll_fn(|cx| {
+    let progress = Progress::default();
+    let step = |cx: &mut Context<'_>| {
         // Request: stream frames into the connection.
         while !requested && server.wbuf.len() < GATHER {
             match incoming.poll_data(cx) {
                 Poll::Pending => break,
-                Poll::Ready(Some(Ok(data))) => {
-                    let _ = incoming.flow_control().release_capacity(data.len());
-                    match encoding {
-                        BodyEncoding::Chunked => put_chunk(server.out(), &data),
-                        _ => server.queue(&data),
-                    }
-                }
+                Poll::Ready(Some(Ok(data))) => match encoding {
+                    BodyEncoding::Chunked => put_chunk(server.out(), &data),
+                    _ => server.queue(&data),
+                },
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Failed::Abort)),
                 Poll::Ready(None) => match incoming.poll_trailers(cx) {
                     Poll::Pending => break,
@@ -301,6 +312,7 @@ pub(super) async fn from_http2(
             requested = true;
             server.wbuf.clear();
         }
+        progress.requested.set(requested && server.wbuf.is_empty());
         // A client that gives up is noticed here.
         if let Some(sink) = &mut sink {
             if sink.poll_reset(cx).is_ready() {
@@ -407,28 +419,28 @@ pub(super) async fn from_http2(
             body = Body::new(response.framing());
             let done = body.is_done();
             answered = true;
+            progress.answered.set(true);
             match respond.send_response(head, done) {
                 Ok(_) if done => return Poll::Ready(Ok(())),
                 Ok(stream) => sink = Some(Sink::new(stream)),
                 Err(_) => return Poll::Ready(Err(Failed::Abort)),
             }
         }
-    })
-    .await;
+    };
+    let result = limited(routed.deadlines(attempt), &progress, step).await;
 
     let status = if answered { response.status() } else { 0 };
     match result {
         Ok(()) => {
-            routed
-                .meter(flight)
-                .response(Outcome::classify(status, None));
+            routed.finish(flight, Outcome::classify(status, None));
             if response.reusable() && requested {
                 endpoint.give_back(server);
             }
             Ok(())
         }
         Err(failed) => {
-            routed.meter(flight).response(Outcome::broken(status, "IO"));
+            let (failed, outcome) = conclude(failed, &progress, false, status, "IO");
+            routed.finish(flight, outcome);
             Err(failed)
         }
     }

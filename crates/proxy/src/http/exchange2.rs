@@ -1,7 +1,12 @@
 //! Exchanges whose upstream leg is HTTP/2: from an HTTP/1 client (upgraded between proxies) or from
 //! an HTTP/2 stream.
 
-use std::{future::Future, pin::Pin, task::Poll, time::Instant};
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Instant,
+};
 
 use bytes::{Buf, Bytes};
 use h2::{RecvStream, client::SendRequest, server::SendResponse};
@@ -13,9 +18,10 @@ use linkerd_http1::{
 
 use super::{
     Routed,
+    deadline::{Progress, conclude, limited},
     edits::drop_known,
     server1::{Facts, Failed, Next},
-    stream::Sink,
+    stream::{Sink, Source},
 };
 use crate::{endpoint::InFlight, errors::HttpError, h1::Conn, metrics::http::Outcome};
 
@@ -30,6 +36,7 @@ pub(super) async fn from_http1(
     routed: &Routed,
     flight: &InFlight,
     mut send: SendRequest<Bytes>,
+    attempt: u32,
 ) -> Result<Next, Failed> {
     let bad = |error: linkerd_http1::HeadError| Failed::Answer(HttpError::io(error.to_string()));
     let mut request = head
@@ -56,7 +63,9 @@ pub(super) async fn from_http1(
     let (mut response, stream) = send
         .send_request(request, bodiless)
         .map_err(|error| Failed::Answer(reset_error(&error)))?;
-    client.rbuf.advance(head.len());
+    // A request without a body stays with the client for another try.
+    let kept = if bodiless { head.len() } else { 0 };
+    client.rbuf.advance(head.len() - kept);
     let mut body = Body::new(head.framing());
     let mut sink = Sink::new(stream);
     let mut requested = bodiless;
@@ -66,7 +75,8 @@ pub(super) async fn from_http1(
     let mut closes = true;
     let mut finished = false;
 
-    let result = std::future::poll_fn(|cx| {
+    let progress = Progress::default();
+    let step = |cx: &mut Context<'_>| {
         // Request body: decoded bytes into frames.
         while !requested {
             match sink.poll_ready(cx) {
@@ -108,9 +118,11 @@ pub(super) async fn from_http1(
                 sink.push(data);
             }
         }
+        progress.requested.set(requested);
         // Notice a client that goes away while it waits.
+        let unread = if progress.answered.get() { 0 } else { kept };
         if requested
-            && client.rbuf.is_empty()
+            && client.rbuf.len() <= unread
             && !client.is_eof()
             && let Poll::Ready(Err(_)) = client.poll_fill(cx)
         {
@@ -123,7 +135,13 @@ pub(super) async fn from_http1(
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(answer)) => answer,
                     Poll::Ready(Err(error)) => {
-                        return Poll::Ready(Err(Failed::Answer(reset_error(&error))));
+                        let again = bodiless && never_handled(&error);
+                        let error = reset_error(&error);
+                        return Poll::Ready(Err(if again {
+                            Failed::Again(error)
+                        } else {
+                            Failed::Answer(error)
+                        }));
                     }
                 };
                 let now = Instant::now();
@@ -131,6 +149,13 @@ pub(super) async fn from_http1(
                 status = answer.status().as_u16();
                 let elapsed = now.saturating_duration_since(flight.started);
                 routed.meter(flight).latency(status, elapsed);
+                if bodiless && routed.wants_retry(attempt, status, None) {
+                    let outcome = Outcome::classify(status, None);
+                    let error = HttpError::unexpected();
+                    return Poll::Ready(Err(Failed::Retry(error, Some(outcome))));
+                }
+                progress.answered.set(true);
+                client.rbuf.advance(kept);
                 let (mut parts, recv) = answer.into_parts();
                 for change in &routed.edits.response {
                     change.apply(&mut parts.headers);
@@ -199,14 +224,12 @@ pub(super) async fn from_http1(
                 }
             }
         }
-    })
-    .await;
+    };
+    let result = limited(routed.deadlines(attempt), &progress, step).await;
 
     match result {
         Ok(()) => {
-            routed
-                .meter(flight)
-                .response(Outcome::classify(status, None));
+            routed.finish(flight, Outcome::classify(status, None));
             if closes || !requested || client.is_eof() {
                 Ok(Next::Close)
             } else {
@@ -214,9 +237,8 @@ pub(super) async fn from_http1(
             }
         }
         Err(failed) => {
-            routed
-                .meter(flight)
-                .response(Outcome::broken(status, "RESET"));
+            let (failed, outcome) = conclude(failed, &progress, bodiless, status, "RESET");
+            routed.finish(flight, outcome);
             Err(failed)
         }
     }
@@ -243,12 +265,14 @@ fn set_authority(uri: &mut http::Uri, authority: &str) {
 /// HTTP/2 to HTTP/2.
 pub(super) async fn from_http2(
     mut parts: http::request::Parts,
-    mut incoming: RecvStream,
+    incoming: &mut Source,
     respond: &mut SendResponse<Bytes>,
     routed: &Routed,
     flight: &InFlight,
     mut send: SendRequest<Bytes>,
+    attempt: u32,
 ) -> Result<(), Failed> {
+    incoming.rewind();
     drop_known(&mut parts.headers, routed.edits.drop.union(HOP));
     for change in &routed.edits.request {
         change.apply(&mut parts.headers);
@@ -257,19 +281,20 @@ pub(super) async fn from_http2(
         set_authority(&mut parts.uri, authority);
         parts.headers.remove(http::header::HOST);
     }
-    let end = incoming.is_end_stream();
+    let end = incoming.is_empty();
     let (mut response, stream) = send
         .send_request(http::Request::from_parts(parts, ()), end)
         .map_err(|error| upstream_reset(&error, respond))?;
     let mut upward = Sink::new(stream);
     let mut requested = end;
-    let mut downward: Option<(RecvStream, Sink)> = None;
+    let mut downward: Option<(Source, Sink)> = None;
     let mut status = 0;
     let mut grpc = None;
 
-    let result = std::future::poll_fn(|cx| {
+    let progress = Progress::default();
+    let step = |cx: &mut Context<'_>| {
         if !requested {
-            match poll_frames(cx, &mut incoming, &mut upward) {
+            match poll_frames(cx, &mut *incoming, &mut upward) {
                 Poll::Pending => {}
                 Poll::Ready(Ok(_)) => requested = true,
                 Poll::Ready(Err(Side::Source)) => {
@@ -280,6 +305,7 @@ pub(super) async fn from_http2(
                 Poll::Ready(Err(Side::Sink)) => requested = true,
             }
         }
+        progress.requested.set(requested);
         loop {
             if let Some((recv, sink)) = &mut downward {
                 if sink.poll_reset(cx).is_ready() {
@@ -308,6 +334,10 @@ pub(super) async fn from_http2(
             let answer = match Pin::new(&mut response).poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(answer)) => answer,
+                Poll::Ready(Err(error)) if never_handled(&error) && incoming.is_replayable() => {
+                    let error = HttpError::io(error.to_string());
+                    return Poll::Ready(Err(Failed::Again(error)));
+                }
                 Poll::Ready(Err(error)) => {
                     return Poll::Ready(Err(upstream_reset(&error, respond)));
                 }
@@ -319,6 +349,12 @@ pub(super) async fn from_http2(
             routed.meter(flight).latency(status, elapsed);
             let (mut parts, recv) = answer.into_parts();
             grpc = grpc_status(&parts.headers);
+            if incoming.is_replayable() && routed.wants_retry(attempt, status, grpc) {
+                let outcome = Outcome::classify(status, grpc);
+                let error = HttpError::unexpected();
+                return Poll::Ready(Err(Failed::Retry(error, Some(outcome))));
+            }
+            progress.answered.set(true);
             drop_known(&mut parts.headers, routed.edits.drop_response);
             for change in &routed.edits.response {
                 change.apply(&mut parts.headers);
@@ -326,27 +362,25 @@ pub(super) async fn from_http2(
             let done = recv.is_end_stream();
             match respond.send_response(http::Response::from_parts(parts, ()), done) {
                 Ok(_) if done => return Poll::Ready(Ok(())),
-                Ok(stream) => downward = Some((recv, Sink::new(stream))),
+                Ok(stream) => downward = Some((Source::new(recv), Sink::new(stream))),
                 Err(_) => {
                     upward.reset(h2::Reason::CANCEL);
                     return Poll::Ready(Err(Failed::Abort));
                 }
             }
         }
-    })
-    .await;
+    };
+    let result = limited(routed.deadlines(attempt), &progress, step).await;
 
     match result {
         Ok(()) => {
-            routed
-                .meter(flight)
-                .response(Outcome::classify(status, grpc));
+            routed.finish(flight, Outcome::classify(status, grpc));
             Ok(())
         }
         Err(failed) => {
-            routed
-                .meter(flight)
-                .response(Outcome::broken(status, "RESET"));
+            let replayable = incoming.is_replayable();
+            let (failed, outcome) = conclude(failed, &progress, replayable, status, "RESET");
+            routed.finish(flight, outcome);
             Err(failed)
         }
     }
@@ -362,8 +396,8 @@ enum Side {
 
 /// Moves a body from stream to stream; ready when both ended. Gives the gRPC status of trailers.
 fn poll_frames(
-    cx: &mut std::task::Context<'_>,
-    source: &mut RecvStream,
+    cx: &mut Context<'_>,
+    source: &mut Source,
     sink: &mut Sink,
 ) -> Poll<Result<Option<u16>, Side>> {
     loop {
@@ -375,7 +409,6 @@ fn poll_frames(
         match source.poll_data(cx) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Some(Ok(data))) => {
-                let _ = source.flow_control().release_capacity(data.len());
                 if source.is_end_stream() {
                     sink.push_last(data);
                 } else {
@@ -402,6 +435,12 @@ fn poll_frames(
 
 fn grpc_status(headers: &http::HeaderMap) -> Option<u16> {
     headers.get("grpc-status")?.to_str().ok()?.parse().ok()
+}
+
+/// Whether the server says that it has not looked at the request.
+fn never_handled(error: &h2::Error) -> bool {
+    error.reason() == Some(h2::Reason::REFUSED_STREAM)
+        || (error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR))
 }
 
 /// A reset of the upstream stream is passed on with its code.

@@ -7,11 +7,12 @@ use bytes::Buf;
 use http::StatusCode;
 use linkerd_http1::{Framing, HeadError, Limits, Method, RequestHead, Status, Version};
 
-use super::{Direction, MAX_TRIES, Routed, exchange1, exchange2};
+use super::{Direction, MAX_TRIES, Routed, deadline::Expired, exchange1, exchange2};
 use crate::{
     endpoint::InFlight,
     errors::{Class, HttpError},
     h1::Conn,
+    metrics::http::Outcome,
     tunnel,
     worker::DrainSlot,
 };
@@ -42,6 +43,10 @@ pub(super) enum Failed {
     Answer(HttpError),
     /// Nothing has been answered and the request may be sent again.
     Again(HttpError),
+    /// The answer, or its absence, asks for another try; the outcome is that of the answer.
+    Retry(HttpError, Option<Outcome>),
+    /// A limit has passed; becomes one of the others.
+    Expired(Expired),
     /// The client is gone, or the answer broke in the middle.
     Abort,
 }
@@ -130,8 +135,8 @@ async fn exchange<D: Direction>(
     };
     let error = match result {
         Ok(next) => return next,
-        Err(Failed::Abort) => return Next::Close,
-        Err(Failed::Answer(error) | Failed::Again(error)) => error,
+        Err(Failed::Abort | Failed::Expired(_)) => return Next::Close,
+        Err(Failed::Answer(error) | Failed::Again(error) | Failed::Retry(error, _)) => error,
     };
     direction.failed(&error);
     // A body that was not read would be taken for the next request.
@@ -165,6 +170,7 @@ async fn dispatch(
     let deadline = Instant::now() + routed.failfast;
     let tunnels = head.upgrade() || facts.method == Method::Connect;
     let mut tries = 0;
+    let mut retries = 0;
     let mut fresh = false;
     loop {
         let endpoint = routed.endpoint(deadline).await.map_err(Failed::Answer)?;
@@ -176,7 +182,7 @@ async fn dispatch(
             match endpoint.http2().await {
                 Ok(send) => {
                     routed.meter(&flight).request();
-                    exchange2::from_http1(client, head, facts, routed, &flight, send).await
+                    exchange2::from_http1(client, head, facts, routed, &flight, send, retries).await
                 }
                 Err(_) if may_retry && routed.backend.is_balanced() => continue,
                 Err(error) => Err(Failed::Answer(error.into())),
@@ -190,7 +196,8 @@ async fn dispatch(
             match checkout {
                 Ok(checkout) => {
                     routed.meter(&flight).request();
-                    exchange1::from_http1(client, head, facts, routed, &flight, checkout).await
+                    exchange1::from_http1(client, head, facts, routed, &flight, checkout, retries)
+                        .await
                 }
                 Err(_) if may_retry && routed.backend.is_balanced() => continue,
                 Err(error) => Err(Failed::Answer(error.into())),
@@ -199,6 +206,11 @@ async fn dispatch(
         match result {
             // A pooled connection that died under the request: once more, on a new one.
             Err(Failed::Again(_)) if may_retry && !fresh => fresh = true,
+            Err(Failed::Retry(..)) => {
+                drop(flight);
+                routed.back_off(retries).await;
+                retries += 1;
+            }
             result => return result,
         }
     }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream::FuturesUnordered};
 use h2::{RecvStream, server::SendResponse};
 
-use super::{Direction, MAX_TRIES, exchange1, exchange2, server1::Failed};
+use super::{Direction, MAX_TRIES, exchange1, exchange2, server1::Failed, stream::Source};
 use crate::{
     config::Http2Server,
     endpoint::InFlight,
@@ -115,8 +115,8 @@ async fn stream<D: Direction>(
 ) -> bool {
     let grpc = is_grpc(request.headers());
     let error = match answer(direction, request, &mut respond).await {
-        Ok(()) | Err(Failed::Abort) => return false,
-        Err(Failed::Answer(error) | Failed::Again(error)) => error,
+        Ok(()) | Err(Failed::Abort | Failed::Expired(_)) => return false,
+        Err(Failed::Answer(error) | Failed::Again(error) | Failed::Retry(error, _)) => error,
     };
     direction.failed(&error);
     let response = error.response(grpc, direction.informational());
@@ -136,35 +136,58 @@ async fn answer<D: Direction>(
     let routed = direction.route(&request).await.map_err(Failed::Answer)?;
     let deadline = Instant::now() + routed.failfast;
     let (parts, incoming) = request.into_parts();
+    let mut source = Source::new(incoming);
+    if let Some(retry) = &routed.retry {
+        source
+            .keep(retry.max_request_bytes)
+            .await
+            .map_err(|_| Failed::Abort)?;
+    }
     let mut tries = 0;
+    let mut retries = 0;
     loop {
         let endpoint = routed.endpoint(deadline).await.map_err(Failed::Answer)?;
         let flight = InFlight::new(endpoint, Instant::now());
         let endpoint = &flight.endpoint;
-        let may_retry =
-            tries < MAX_TRIES && Instant::now() < deadline && routed.backend.is_balanced();
+        let may_retry = tries < MAX_TRIES && Instant::now() < deadline;
         tries += 1;
         if upgraded {
             match endpoint.http1().await {
                 Ok(checkout) => {
                     routed.meter(&flight).request();
                     return exchange1::from_http2(
-                        &parts, incoming, respond, &routed, &flight, checkout,
+                        &parts,
+                        &mut source,
+                        respond,
+                        &routed,
+                        &flight,
+                        checkout,
                     )
                     .await;
                 }
-                Err(_) if may_retry => continue,
+                Err(_) if may_retry && routed.backend.is_balanced() => continue,
                 Err(error) => return Err(Failed::Answer(HttpError::from(error))),
             }
         }
-        match endpoint.http2().await {
-            Ok(send) => {
-                routed.meter(&flight).request();
-                return exchange2::from_http2(parts, incoming, respond, &routed, &flight, send)
-                    .await;
-            }
-            Err(_) if may_retry => {}
+        let send = match endpoint.http2().await {
+            Ok(send) => send,
+            Err(_) if may_retry && routed.backend.is_balanced() => continue,
             Err(error) => return Err(Failed::Answer(HttpError::from(error))),
+        };
+        routed.meter(&flight).request();
+        let head = parts.clone();
+        let result =
+            exchange2::from_http2(head, &mut source, respond, &routed, &flight, send, retries)
+                .await;
+        match result {
+            // The server has not looked at it: somebody else may.
+            Err(Failed::Again(_)) if may_retry => {}
+            Err(Failed::Retry(..)) => {
+                drop(flight);
+                routed.back_off(retries).await;
+                retries += 1;
+            }
+            result => return result,
         }
     }
 }

@@ -1,10 +1,11 @@
-//! The sending half of an HTTP/2 stream with flow control: one pending piece at a time, so that a
-//! slow receiver holds back the source.
+//! Both halves of an HTTP/2 stream. The sending half has one pending piece at a time, so that a slow
+//! receiver holds back the source; the receiving half can keep a request for another try.
 
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use h2::{Reason, SendStream};
+use h2::{Reason, RecvStream, SendStream};
+use http::HeaderMap;
 
 /// A body being sent.
 #[derive(Debug)]
@@ -83,5 +84,106 @@ impl Sink {
             return Poll::Pending;
         }
         self.stream.poll_reset(cx)
+    }
+}
+
+/// The receiving half of an HTTP/2 request. Its first bytes can be kept, so that the request can be
+/// sent again.
+#[derive(Debug)]
+pub(super) struct Source {
+    live: RecvStream,
+    kept: Vec<Bytes>,
+    trailers: Option<HeaderMap>,
+    /// Everything is in `kept` and `trailers`.
+    complete: bool,
+    /// Next of `kept` to give.
+    at: usize,
+    /// Something was given that is not kept.
+    touched: bool,
+}
+
+impl Source {
+    pub(super) fn new(live: RecvStream) -> Self {
+        Self {
+            complete: live.is_end_stream(),
+            live,
+            kept: Vec::new(),
+            trailers: None,
+            at: 0,
+            touched: false,
+        }
+    }
+
+    /// Keeps the body if it ends within `limit` bytes.
+    pub(super) async fn keep(&mut self, limit: usize) -> Result<(), h2::Error> {
+        let mut size = 0;
+        while !self.complete && size <= limit {
+            match self.live.data().await {
+                Some(data) => {
+                    let data = data?;
+                    size += data.len();
+                    let _ = self.live.flow_control().release_capacity(data.len());
+                    self.kept.push(data);
+                }
+                None => {
+                    self.trailers = self.live.trailers().await?;
+                    self.complete = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the request can be sent again as a whole.
+    pub(super) fn is_replayable(&self) -> bool {
+        self.complete || !self.touched
+    }
+
+    /// Starts again from what was kept.
+    pub(super) fn rewind(&mut self) {
+        self.at = 0;
+    }
+
+    /// Whether there is no body at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.complete && self.kept.is_empty() && self.trailers.is_none()
+    }
+
+    pub(super) fn poll_data(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, h2::Error>>> {
+        if let Some(data) = self.kept.get(self.at) {
+            self.at += 1;
+            return Poll::Ready(Some(Ok(data.clone())));
+        }
+        if self.complete {
+            return Poll::Ready(None);
+        }
+        let data = ready!(self.live.poll_data(cx));
+        if let Some(Ok(data)) = &data {
+            self.touched = true;
+            let _ = self.live.flow_control().release_capacity(data.len());
+        }
+        Poll::Ready(data)
+    }
+
+    pub(super) fn poll_trailers(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<HeaderMap>, h2::Error>> {
+        if self.complete {
+            return Poll::Ready(Ok(self.trailers.clone()));
+        }
+        self.live.poll_trailers(cx)
+    }
+
+    /// Whether the piece given last ends the stream.
+    pub(super) fn is_end_stream(&self) -> bool {
+        if self.complete {
+            self.at >= self.kept.len() && self.trailers.is_none()
+        } else {
+            self.at >= self.kept.len() && self.live.is_end_stream()
+        }
     }
 }

@@ -1,19 +1,20 @@
 //! Inbound HTTP: a request's route, who may use it, what the application is told about the client.
 
-use std::{cell::RefCell, collections::HashMap, rc::Rc, sync::Arc};
+use std::{cell::RefCell, collections::HashMap, rc::Rc, sync::Arc, time::Instant};
 
 use http::{HeaderName, HeaderValue};
 use linkerd_http1::{Name, NameSet};
 
-use super::{Client, policy::PortPolicy};
+use super::{Client, policy::PortPolicy, rate::Exceeded};
 use crate::{
     endpoint::Endpoint,
     errors::{Class, HttpError},
     http::{Backend, Direction, Edits, Lines, Routed, filters},
     metrics::{Counter, Family, Labels, http::HttpMetrics},
     policy::{
+        client::Timeouts,
         matching,
-        server::{HttpRoutes, Protocol, ServerPolicy, authorize},
+        server::{HttpRoutes, Protocol, RateLimit, ServerPolicy, authorize},
     },
     worker::{Drain, Worker},
 };
@@ -75,6 +76,30 @@ impl InboundHttp {
 
     fn count(&self, family: Family, labels: Labels) {
         self.worker.registry.counter(family, &labels.finish()).inc();
+    }
+
+    fn limit(&self, policy: &ServerPolicy, limit: &RateLimit) -> Result<(), HttpError> {
+        let client = self.peer.tls.id();
+        let Err(exceeded) = limit.buckets.check(limit, client, Instant::now()) else {
+            return Ok(());
+        };
+        let (message, scope) = match exceeded {
+            Exceeded::Total(rps) => (format!("total rate limit exceeded: {rps}rps"), "total"),
+            Exceeded::Identity(rps) => (
+                format!("per-identity rate limit exceeded: {rps}rps"),
+                "identity",
+            ),
+            Exceeded::Override(rps) => (
+                format!("override rate limit exceeded: {rps}rps"),
+                "identity",
+            ),
+        };
+        let labels = self
+            .labels(policy)
+            .resource("ratelimit", &limit.meta)
+            .with("ratelimit_scope", scope);
+        self.count(Family::InboundHttpLocalRatelimitTotal, labels);
+        Err(HttpError::new(Class::RateLimited, "unexpected", message))
     }
 
     /// The series of an allowed request, and its count.
@@ -177,6 +202,9 @@ impl Direction for InboundHttp {
             ..Edits::default()
         };
         filters::apply(&rule.filters, request, &mut edits)?;
+        if let Some(limit) = &routes.rate_limit {
+            self.limit(&policy, limit)?;
+        }
         if let Some(id) = &self.client_id {
             edits
                 .request
@@ -197,6 +225,9 @@ impl Direction for InboundHttp {
             capacity: queue.capacity,
             metrics: Some(metrics),
             require_id: None,
+            timeouts: Timeouts::default(),
+            retry: None,
+            routed: Instant::now(),
         })
     }
 

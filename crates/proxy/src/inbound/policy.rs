@@ -75,6 +75,7 @@ impl Cache {
                 upgrade_threshold: u32::MAX,
                 labels: Some(labels.finish()),
                 swept: worker.swept.clone(),
+                accrual: None,
             };
             let endpoint = factory.make(addr, Arc::new(EndpointMeta::default()));
             (endpoint, Cell::new(Instant::now()))

@@ -17,7 +17,7 @@ use crate::{
     endpoint::{Endpoint, EndpointFactory},
     http::Backend,
     metrics::{Labels, transport::TransportMetrics},
-    policy::client::{self, ClientPolicy, Dispatch, Distribution, RouteBackend},
+    policy::client::{self, ClientPolicy, Dispatch, Distribution, FailureAccrual, RouteBackend},
     worker::Worker,
 };
 
@@ -39,6 +39,8 @@ struct Entry {
 struct BalancerKey {
     path: Arc<str>,
     logical: Option<String>,
+    /// As text: numbers with fractions have no hash.
+    accrual: Option<String>,
 }
 
 impl Cache {
@@ -88,10 +90,12 @@ impl Cache {
         worker: &Worker,
         balance: &client::Balance,
         logical: Option<&String>,
+        accrual: Option<&FailureAccrual>,
     ) -> Rc<Balancer> {
         let key = BalancerKey {
             path: balance.path.clone(),
             logical: logical.cloned(),
+            accrual: accrual.map(|a| format!("{a:?}")),
         };
         if let Some(balancer) = self.balancers.borrow().get(&key).and_then(Weak::upgrade) {
             return balancer;
@@ -100,6 +104,7 @@ impl Cache {
         let mut factory = factory(worker, logical.cloned());
         factory.default_rtt = balance.default_rtt;
         factory.decay = balance.decay;
+        factory.accrual = accrual.cloned();
         let balancer = Rc::new(Balancer::new(updates, factory));
         self.balancers
             .borrow_mut()
@@ -122,6 +127,7 @@ fn factory(worker: &Worker, authority: Option<String>) -> EndpointFactory {
         upgrade_threshold: config.upgrade_threshold,
         labels: None,
         swept: worker.swept.clone(),
+        accrual: None,
     }
 }
 
@@ -228,6 +234,7 @@ fn build(worker: &Worker, policy: Arc<ClientPolicy>, old: Option<&LocalPolicy>) 
                 worker,
                 balance,
                 policy.logical.as_ref(),
+                policy.accrual(),
             )),
             Dispatch::Forward(addr, meta) => {
                 let same = |e: &&Rc<Endpoint>| e.addr() == *addr && **e.meta() == **meta;

@@ -7,6 +7,7 @@ use linkerd_http1::{Name, NameSet};
 use super::{
     Version,
     discover::{LocalPolicy, LocalTarget},
+    overrides,
 };
 use crate::{
     errors::{Class, HttpError},
@@ -110,6 +111,11 @@ impl Direction for OutboundHttp {
             require_id = std::str::from_utf8(value).ok().map(str::to_owned);
             true
         });
+        let mut timeouts = rule.timeouts;
+        let mut retry = rule.retry.clone();
+        if rule.allow_headers {
+            overrides::apply(request, &mut timeouts, &mut retry, &mut edits);
+        }
         let queue = self.worker.config.outbound.http_queue;
         Ok(Routed {
             backend,
@@ -118,6 +124,9 @@ impl Direction for OutboundHttp {
             capacity: queue.capacity,
             metrics: None,
             require_id,
+            timeouts,
+            retry,
+            routed: Instant::now(),
         })
     }
 

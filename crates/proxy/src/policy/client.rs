@@ -86,7 +86,7 @@ pub struct HttpRule {
     /// Limits.
     pub timeouts: Timeouts,
     /// Retries.
-    pub retry: Option<Retry>,
+    pub retry: Option<Arc<Retry>>,
     /// Whether request headers may set timeouts and retries.
     pub allow_headers: bool,
     /// Whether the rule is of a gRPC route.
@@ -126,6 +126,16 @@ pub enum RetryOn {
     Status(Vec<(u16, u16)>),
     /// gRPC codes.
     Grpc(Vec<u16>),
+}
+
+impl Retry {
+    /// Whether an answer is tried again.
+    pub fn wants(&self, status: u16, grpc: Option<u16>) -> bool {
+        match &self.on {
+            RetryOn::Status(ranges) => ranges.iter().any(|(a, b)| (*a..=*b).contains(&status)),
+            RetryOn::Grpc(codes) => grpc.is_some_and(|code| codes.contains(&code)),
+        }
+    }
 }
 
 /// How requests are spread over backends; numbers index [`ClientPolicy::backends`].
@@ -279,6 +289,19 @@ impl HttpRoutes {
 }
 
 impl ClientPolicy {
+    /// Circuit breaking of its balanced endpoints.
+    pub fn accrual(&self) -> Option<&FailureAccrual> {
+        match &self.protocol {
+            Protocol::Detect { http1, http2, .. } => {
+                http1.accrual.as_ref().or(http2.accrual.as_ref())
+            }
+            Protocol::Http1(http) | Protocol::Http2(http) | Protocol::Grpc(http) => {
+                http.accrual.as_ref()
+            }
+            Protocol::Opaque(_) | Protocol::Tls(_) | Protocol::Invalid(_) => None,
+        }
+    }
+
     /// A policy that forwards everything to one address.
     pub fn forward(parent: &str, addr: SocketAddr, meta: Arc<EndpointMeta>, opaque: bool) -> Self {
         let parent = Meta::default_named(parent);

@@ -10,7 +10,10 @@ use super::{
     filter::Filter,
     matching::{self, HostMatch, RuleMatch},
 };
-use crate::config::{DefaultPolicy, Inbound};
+use crate::{
+    config::{DefaultPolicy, Inbound},
+    inbound::rate::Buckets,
+};
 
 /// Everything known about one inbound port.
 #[derive(Debug)]
@@ -93,6 +96,8 @@ pub struct RateLimit {
     pub identity: Option<u32>,
     /// Of some clients together.
     pub overrides: Vec<(u32, Vec<Id>)>,
+    /// What is left of each.
+    pub buckets: Arc<Buckets>,
 }
 
 /// Who may do something.

@@ -9,13 +9,16 @@ use super::super::convert::{
     Result, Unusable, duration, grpc_failure, grpc_match, header_change, host_match, http_failure,
     http_match, meta, redirect,
 };
-use crate::policy::{
-    Meta,
-    filter::Filter,
-    matching::RuleMatch,
-    server::{
-        Authentication, Authorization, HttpRoute, HttpRoutes, HttpRule, Protocol, RateLimit,
-        ServerPolicy, localhost,
+use crate::{
+    inbound::rate::Buckets,
+    policy::{
+        Meta,
+        filter::Filter,
+        matching::RuleMatch,
+        server::{
+            Authentication, Authorization, HttpRoute, HttpRoutes, HttpRule, Protocol, RateLimit,
+            ServerPolicy, localhost,
+        },
     },
 };
 
@@ -268,6 +271,7 @@ fn rate_limit(limit: inbound::HttpLocalRateLimit) -> Result<RateLimit> {
         meta: meta(limit.metadata).unwrap_or_else(|_| Meta::default_named("")),
         total: limit.total.map(rps).filter(|n| *n > 0),
         identity: limit.identity.map(rps).filter(|n| *n > 0),
+        buckets: Buckets::new(),
         overrides: limit
             .overrides
             .into_iter()

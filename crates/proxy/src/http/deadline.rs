@@ -1,0 +1,244 @@
+//! Timeouts of one request: from routing, from the end of the request, between frames. One timer for
+//! all three, and none when none is set.
+
+use std::{
+    cell::Cell,
+    pin::Pin,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use tokio::time::Sleep;
+
+use super::server1::Failed;
+use crate::{
+    errors::{Class, HttpError},
+    metrics::http::Outcome,
+    policy::client::Timeouts,
+};
+
+/// A limit that has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expired {
+    Request(Duration),
+    Response(Duration),
+    Headers(Duration),
+    Idle(Duration),
+}
+
+impl Expired {
+    /// What the client is told when nothing has been answered yet.
+    pub(super) fn error(self) -> HttpError {
+        let what = match self {
+            Self::Request(d) => format!("request timeout: {d:?}"),
+            Self::Response(d) => format!("response stream timeout: {d:?}"),
+            Self::Headers(d) => format!("response header timeout: {d:?}"),
+            Self::Idle(d) => format!("idle timeout: {d:?}"),
+        };
+        HttpError::new(
+            Class::GatewayTimeoutNonFatal,
+            "response timeout",
+            format!("timed out waiting for response headers: {what}"),
+        )
+    }
+
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Request(_) => "REQUEST_TIMEOUT",
+            Self::Response(_) => "RESPONSE_STREAM_TIMEOUT",
+            Self::Headers(_) => "RESPONSE_HEADERS_TIMEOUT",
+            Self::Idle(_) => "IDLE_TIMEOUT",
+        }
+    }
+}
+
+/// The limits of one try.
+#[derive(Debug)]
+pub(super) struct Deadlines {
+    limits: Timeouts,
+    /// Wait for headers, of a try that may be repeated.
+    headers: Option<Duration>,
+    started: Instant,
+    requested: Option<Instant>,
+    moved: Instant,
+    timer: Pin<Box<Sleep>>,
+    at: Instant,
+}
+
+/// How far an exchange is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stage {
+    pub(super) requested: bool,
+    pub(super) answered: bool,
+}
+
+impl Deadlines {
+    /// `None` when there is nothing to limit. `started` is when the request was routed.
+    pub(super) fn new(
+        limits: Timeouts,
+        headers: Option<Duration>,
+        started: Instant,
+    ) -> Option<Box<Self>> {
+        if limits == Timeouts::default() && headers.is_none() {
+            return None;
+        }
+        let now = Instant::now();
+        Some(Box::new(Self {
+            limits,
+            headers,
+            started,
+            requested: None,
+            moved: now,
+            timer: Box::pin(tokio::time::sleep_until(now.into())),
+            at: now,
+        }))
+    }
+
+    fn next(&self, stage: Stage) -> Option<(Instant, Expired)> {
+        let requested = self.requested;
+        [
+            self.limits
+                .request
+                .map(|d| (self.started + d, Expired::Request(d))),
+            self.limits
+                .response
+                .zip(requested)
+                .map(|(d, at)| (at + d, Expired::Response(d))),
+            self.headers
+                .zip(requested)
+                .filter(|_| !stage.answered)
+                .map(|(d, at)| (at + d, Expired::Headers(d))),
+            self.limits.idle.map(|d| (self.moved + d, Expired::Idle(d))),
+        ]
+        .into_iter()
+        .flatten()
+        .min_by_key(|(at, _)| *at)
+    }
+
+    /// Called whenever an exchange was polled and is not done. Something has moved unless it was the
+    /// timer that woke us.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, stage: Stage) -> Poll<Expired> {
+        let now = Instant::now();
+        if stage.requested && self.requested.is_none() {
+            self.requested = Some(now);
+        }
+        let fired = now >= self.at && self.timer.is_elapsed();
+        if !fired {
+            self.moved = now;
+        }
+        loop {
+            let Some((at, expired)) = self.next(stage) else {
+                return Poll::Pending;
+            };
+            if at <= Instant::now() {
+                return Poll::Ready(expired);
+            }
+            if at != self.at {
+                self.at = at;
+                self.timer.as_mut().reset(at.into());
+            }
+            if self.timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+/// How far an exchange is, told by the exchange.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    pub(super) requested: Cell<bool>,
+    pub(super) answered: Cell<bool>,
+}
+
+impl Progress {
+    fn stage(&self) -> Stage {
+        Stage {
+            requested: self.requested.get(),
+            answered: self.answered.get(),
+        }
+    }
+}
+
+/// Runs an exchange within its limits.
+pub(super) async fn limited(
+    mut deadlines: Option<Box<Deadlines>>,
+    progress: &Progress,
+    mut step: impl FnMut(&mut Context<'_>) -> Poll<Result<(), Failed>>,
+) -> Result<(), Failed> {
+    std::future::poll_fn(|cx| {
+        let result = step(cx);
+        if result.is_pending()
+            && let Some(deadlines) = &mut deadlines
+            && let Poll::Ready(expired) = deadlines.poll(cx, progress.stage())
+        {
+            return Poll::Ready(Err(Failed::Expired(expired)));
+        }
+        result
+    })
+    .await
+}
+
+/// What a failed exchange means for the client, and how it is counted.
+pub(super) fn conclude(
+    failed: Failed,
+    progress: &Progress,
+    replayable: bool,
+    status: u16,
+    label: &'static str,
+) -> (Failed, Outcome) {
+    match failed {
+        Failed::Expired(expired) => {
+            let failed = match expired {
+                _ if progress.answered.get() => Failed::Abort,
+                Expired::Headers(_) if replayable => Failed::Retry(expired.error(), None),
+                _ => Failed::Answer(expired.error()),
+            };
+            (failed, Outcome::broken(status, expired.label()))
+        }
+        Failed::Retry(error, Some(outcome)) => (Failed::Retry(error, Some(outcome)), outcome),
+        failed => (failed, Outcome::broken(status, label)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn expire(limits: Timeouts, headers: Option<Duration>, stage: Stage) -> (Expired, u128) {
+        let start = tokio::time::Instant::now();
+        let mut deadlines = Deadlines::new(limits, headers, start.into_std()).expect("limits");
+        let expired = std::future::poll_fn(|cx| deadlines.poll(cx, stage)).await;
+        (expired, start.elapsed().as_millis())
+    }
+
+    #[tokio::test]
+    async fn the_nearest_limit_counts() {
+        let ms = Duration::from_millis;
+        let sent = Stage {
+            requested: true,
+            answered: false,
+        };
+        let sending = Stage {
+            requested: false,
+            answered: false,
+        };
+        let limits = Timeouts {
+            request: Some(ms(60)),
+            response: Some(ms(30)),
+            idle: None,
+        };
+        let (expired, after) = expire(limits, None, sent).await;
+        assert_eq!(expired, Expired::Response(ms(30)));
+        assert!(after >= 30, "{after}");
+        let (expired, _) = expire(limits, None, sending).await;
+        assert_eq!(
+            expired,
+            Expired::Request(ms(60)),
+            "the request is not sent yet"
+        );
+        let (expired, _) = expire(Timeouts::default(), Some(ms(5)), sent).await;
+        assert_eq!(expired, Expired::Headers(ms(5)));
+        assert!(Deadlines::new(Timeouts::default(), None, Instant::now()).is_none());
+    }
+}
