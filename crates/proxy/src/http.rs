@@ -12,6 +12,7 @@ pub(crate) mod filters;
 mod stream;
 
 use std::{
+    cell::Cell,
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
@@ -24,7 +25,10 @@ use crate::{
     connect::ConnectError,
     endpoint::{Endpoint, InFlight},
     errors::{Class, HttpError},
-    metrics::http::{HttpMetrics, Outcome},
+    metrics::{
+        http::{HttpMetrics, Outcome},
+        route::RouteMetrics,
+    },
     policy::{
         client::{Retry, Timeouts},
         matching,
@@ -52,6 +56,30 @@ pub trait Direction {
 
     /// Drain of the worker.
     fn drain(&self) -> &Rc<Drain>;
+
+    /// Requests in flight in this direction, and how many may be.
+    fn in_flight(&self) -> (&Cell<usize>, usize);
+}
+
+/// One of the requests in flight.
+struct Admitted<'a>(&'a Cell<usize>);
+
+impl<'a> Admitted<'a> {
+    /// Counts a request in, unless there are too many.
+    fn new(direction: &'a impl Direction) -> Result<Self, HttpError> {
+        let (count, max) = direction.in_flight();
+        if count.get() >= max {
+            return Err(HttpError::load_shed());
+        }
+        count.set(count.get() + 1);
+        Ok(Self(count))
+    }
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// Where a request goes and what changes on the way.
@@ -75,6 +103,8 @@ pub struct Routed {
     pub retry: Option<Arc<Retry>>,
     /// When it was routed.
     pub routed: Instant,
+    /// Series of the outbound route.
+    pub route: Option<Rc<RouteMetrics>>,
 }
 
 /// A backend on this worker.
@@ -112,9 +142,22 @@ impl Routed {
             .unwrap_or_else(|| flight.endpoint.http())
     }
 
+    /// Counts a request that goes out.
+    fn begin(&self, flight: &InFlight) {
+        self.meter(flight).request();
+        if let Some(route) = &self.route {
+            route.request();
+        }
+    }
+
     /// Counts an answer, also for circuit breaking.
     fn finish(&self, flight: &InFlight, outcome: Outcome) {
         self.meter(flight).response(outcome);
+        if let Some(route) = &self.route {
+            let now = Instant::now();
+            let since = |then| now.saturating_duration_since(then);
+            route.response(outcome, since(self.routed), since(flight.started));
+        }
         flight.judged(outcome);
     }
 

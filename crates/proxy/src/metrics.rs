@@ -5,6 +5,7 @@
 mod family;
 pub mod http;
 pub mod labels;
+pub mod route;
 pub mod transport;
 
 use std::{

@@ -56,7 +56,11 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted) {
     match &policy.policy.protocol {
         // In ingress mode requests are routed one by one, whatever the address says.
         _ if worker.config.outbound.ingress => {
-            serve_detected(&worker, &policy, conn, None, http).await;
+            let opaque = match &policy.policy.protocol {
+                Protocol::Detect { opaque, .. } | Protocol::Opaque(opaque) => opaque.as_ref(),
+                _ => None,
+            };
+            serve_detected(&worker, &policy, conn, opaque, http).await;
         }
         Protocol::Http1(_) => server1::serve(&http(Version::Http1), conn).await,
         Protocol::Http2(_) | Protocol::Grpc(_) => {

@@ -7,7 +7,7 @@ use bytes::Buf;
 use http::StatusCode;
 use linkerd_http1::{Framing, HeadError, Limits, Method, RequestHead, Status, Version};
 
-use super::{Direction, MAX_TRIES, Routed, deadline::Expired, exchange1, exchange2};
+use super::{Admitted, Direction, MAX_TRIES, Routed, deadline::Expired, exchange1, exchange2};
 use crate::{
     endpoint::InFlight,
     errors::{Class, HttpError},
@@ -128,9 +128,11 @@ async fn exchange<D: Direction>(
         keep_alive: head.keep_alive() && !drain.is_draining(),
         method: head.method(),
     };
-    let routed = direction.route(&head.view(&client.rbuf)).await;
-    let result = match routed {
-        Ok(routed) => dispatch(client, head, facts, &routed).await,
+    let result = match Admitted::new(direction) {
+        Ok(_admitted) => match direction.route(&head.view(&client.rbuf)).await {
+            Ok(routed) => dispatch(client, head, facts, &routed).await,
+            Err(error) => Err(Failed::Answer(error)),
+        },
         Err(error) => Err(Failed::Answer(error)),
     };
     let error = match result {
@@ -181,7 +183,7 @@ async fn dispatch(
         let result = if !tunnels && endpoint.upgrades() {
             match endpoint.http2().await {
                 Ok(send) => {
-                    routed.meter(&flight).request();
+                    routed.begin(&flight);
                     exchange2::from_http1(client, head, facts, routed, &flight, send, retries).await
                 }
                 Err(_) if may_retry && routed.backend.is_balanced() => continue,
@@ -195,7 +197,7 @@ async fn dispatch(
             };
             match checkout {
                 Ok(checkout) => {
-                    routed.meter(&flight).request();
+                    routed.begin(&flight);
                     exchange1::from_http1(client, head, facts, routed, &flight, checkout, retries)
                         .await
                 }

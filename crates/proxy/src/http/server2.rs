@@ -11,7 +11,9 @@ use bytes::Bytes;
 use futures::{StreamExt, stream::FuturesUnordered};
 use h2::{RecvStream, server::SendResponse};
 
-use super::{Direction, MAX_TRIES, exchange1, exchange2, server1::Failed, stream::Source};
+use super::{
+    Admitted, Direction, MAX_TRIES, exchange1, exchange2, server1::Failed, stream::Source,
+};
 use crate::{
     config::Http2Server,
     endpoint::InFlight,
@@ -133,6 +135,7 @@ async fn answer<D: Direction>(
         && request
             .headers()
             .contains_key(linkerd_api::headers::ORIG_PROTO);
+    let _admitted = Admitted::new(direction).map_err(Failed::Answer)?;
     let routed = direction.route(&request).await.map_err(Failed::Answer)?;
     let deadline = Instant::now() + routed.failfast;
     let (parts, incoming) = request.into_parts();
@@ -154,7 +157,7 @@ async fn answer<D: Direction>(
         if upgraded {
             match endpoint.http1().await {
                 Ok(checkout) => {
-                    routed.meter(&flight).request();
+                    routed.begin(&flight);
                     return exchange1::from_http2(
                         &parts,
                         &mut source,
@@ -174,7 +177,7 @@ async fn answer<D: Direction>(
             Err(_) if may_retry && routed.backend.is_balanced() => continue,
             Err(error) => return Err(Failed::Answer(HttpError::from(error))),
         };
-        routed.meter(&flight).request();
+        routed.begin(&flight);
         let head = parts.clone();
         let result =
             exchange2::from_http2(head, &mut source, respond, &routed, &flight, send, retries)

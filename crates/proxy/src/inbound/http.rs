@@ -1,6 +1,12 @@
 //! Inbound HTTP: a request's route, who may use it, what the application is told about the client.
 
-use std::{cell::RefCell, collections::HashMap, rc::Rc, sync::Arc, time::Instant};
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    rc::Rc,
+    sync::Arc,
+    time::Instant,
+};
 
 use http::{HeaderName, HeaderValue};
 use linkerd_http1::{Name, NameSet};
@@ -228,6 +234,7 @@ impl Direction for InboundHttp {
             timeouts: Timeouts::default(),
             retry: None,
             routed: Instant::now(),
+            route: None,
         })
     }
 
@@ -263,5 +270,10 @@ impl Direction for InboundHttp {
 
     fn drain(&self) -> &Rc<Drain> {
         &self.worker.drain
+    }
+
+    fn in_flight(&self) -> (&Cell<usize>, usize) {
+        let max = self.worker.config.inbound.max_in_flight;
+        (&self.worker.in_flight.inbound, max)
     }
 }

@@ -16,7 +16,11 @@ use crate::{
     control::{Outbound, Target},
     endpoint::{Endpoint, EndpointFactory},
     http::Backend,
-    metrics::{Labels, transport::TransportMetrics},
+    metrics::{
+        Labels,
+        route::{RouteLabels, RouteMetrics},
+        transport::TransportMetrics,
+    },
     policy::client::{self, ClientPolicy, Dispatch, Distribution, FailureAccrual, RouteBackend},
     worker::Worker,
 };
@@ -147,6 +151,8 @@ pub struct LocalPolicy {
     pub policy: Arc<ClientPolicy>,
     /// One per backend of the policy.
     pub backends: Vec<Backend>,
+    /// Series by rule and backend, resolved when first used.
+    series: RefCell<HashMap<(usize, usize), Rc<RouteMetrics>>>,
 }
 
 /// Why nothing is known about a target.
@@ -255,10 +261,35 @@ fn build(worker: &Worker, policy: Arc<ClientPolicy>, old: Option<&LocalPolicy>) 
             Dispatch::None => Backend::None(backend.meta.to_string().into()),
         })
         .collect();
-    LocalPolicy { policy, backends }
+    LocalPolicy {
+        policy,
+        backends,
+        series: RefCell::default(),
+    }
 }
 
 impl LocalPolicy {
+    /// The series of a rule and one of its backends.
+    pub fn route_metrics(
+        &self,
+        worker: &Worker,
+        route: &client::HttpRoute,
+        rule: &client::HttpRule,
+        backend: usize,
+    ) -> Rc<RouteMetrics> {
+        let mut series = self.series.borrow_mut();
+        let metrics = series.entry((rule.index, backend)).or_insert_with(|| {
+            let about = RouteLabels {
+                parent: &self.policy.parent,
+                route: &route.meta,
+                backend: &self.policy.backends[backend].meta,
+                grpc: rule.grpc,
+            };
+            RouteMetrics::new(&worker.registry, &about)
+        });
+        metrics.clone()
+    }
+
     /// The backend a request or connection goes to.
     pub fn choose<'a>(
         &self,

@@ -1,6 +1,12 @@
 //! Outbound HTTP: a request's rule, its filters and its backend.
 
-use std::{cell::RefCell, collections::HashMap, rc::Rc, sync::Arc, time::Instant};
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    rc::Rc,
+    sync::Arc,
+    time::Instant,
+};
 
 use linkerd_http1::{Name, NameSet};
 
@@ -10,6 +16,7 @@ use super::{
     overrides,
 };
 use crate::{
+    control::Target,
     errors::{Class, HttpError},
     http::{Backend, Direction, Edits, Routed, filters},
     metrics::{Counter, Family, Labels},
@@ -55,6 +62,39 @@ impl OutboundHttp {
         }
     }
 
+    /// In ingress mode, where the request itself says it goes.
+    async fn named(
+        &self,
+        request: &impl matching::Request,
+    ) -> Result<Option<(Rc<LocalTarget>, Rc<LocalPolicy>)>, HttpError> {
+        if !self.worker.config.outbound.ingress {
+            return Ok(None);
+        }
+        let mut name = None;
+        request.any_header(&DST_OVERRIDE, &mut |value| {
+            name = std::str::from_utf8(value).ok().map(str::to_owned);
+            true
+        });
+        let Some(name) = name else {
+            return Ok(None);
+        };
+        let bad = || HttpError::new(Class::Internal, "unexpected", "invalid l5d-dst-override");
+        let (host, port) = match name.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().map_err(|_| bad())?),
+            None => (name.as_str(), 80),
+        };
+        if !crate::config::value::is_dns_name(host.trim_end_matches('.')) {
+            return Err(bad());
+        }
+        let target = Target::Name(host.to_ascii_lowercase(), port);
+        let target = self.worker.outbound.target(&self.worker, target);
+        let policy = target.ready(&self.worker).await.map_err(|error| {
+            tracing::debug!(%error, name, "Discovery by name failed");
+            HttpError::unexpected()
+        })?;
+        Ok(Some((target, policy)))
+    }
+
     fn routes<'a>(&self, policy: &'a LocalPolicy) -> Result<&'a HttpRoutes, Option<&'a str>> {
         match (&policy.policy.protocol, self.version) {
             (Protocol::Detect { http1, .. }, Version::Http1) => Ok(http1),
@@ -70,8 +110,13 @@ impl OutboundHttp {
 
 impl Direction for OutboundHttp {
     async fn route(&self, request: &impl matching::Request) -> Result<Routed, HttpError> {
-        let current = self.target.current(&self.worker).ok().flatten();
-        let mut policy = current.as_ref().unwrap_or(&self.first);
+        let named = self.named(request).await?;
+        let (target, first) = match &named {
+            Some((target, policy)) => (target, policy),
+            None => (&self.target, &self.first),
+        };
+        let current = target.current(&self.worker).ok().flatten();
+        let mut policy = current.as_ref().unwrap_or(first);
         let routes = match self.routes(policy) {
             Ok(routes) => routes,
             Err(Some(message)) => {
@@ -83,11 +128,11 @@ impl Direction for OutboundHttp {
                 ));
             }
             Err(None) => {
-                policy = &self.first;
+                policy = first;
                 self.routes(policy).map_err(|_| HttpError::unexpected())?
             }
         };
-        let (_, rule) = routes.find(request).ok_or_else(HttpError::no_route)?;
+        let (route, rule) = routes.find(request).ok_or_else(HttpError::no_route)?;
         let mut edits = Edits {
             drop: CONSUMED,
             ..Edits::default()
@@ -111,6 +156,10 @@ impl Direction for OutboundHttp {
             require_id = std::str::from_utf8(value).ok().map(str::to_owned);
             true
         });
+        let metrics = policy.route_metrics(&self.worker, route, rule, chosen.backend);
+        if self.worker.config.outbound.ingress {
+            edits.drop = edits.drop.with(Name::L5dDstOverride);
+        }
         let mut timeouts = rule.timeouts;
         let mut retry = rule.retry.clone();
         if rule.allow_headers {
@@ -127,6 +176,7 @@ impl Direction for OutboundHttp {
             timeouts,
             retry,
             routed: Instant::now(),
+            route: Some(metrics),
         })
     }
 
@@ -153,7 +203,14 @@ impl Direction for OutboundHttp {
     fn drain(&self) -> &Rc<Drain> {
         &self.worker.drain
     }
+
+    fn in_flight(&self) -> (&Cell<usize>, usize) {
+        let max = self.worker.config.outbound.max_in_flight;
+        (&self.worker.in_flight.outbound, max)
+    }
 }
 
+static DST_OVERRIDE: http::HeaderName =
+    http::HeaderName::from_static(linkerd_api::headers::DST_OVERRIDE);
 static REQUIRE_ID: http::HeaderName =
     http::HeaderName::from_static(linkerd_api::headers::REQUIRE_ID);
