@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod archive;
 mod bench;
+mod charts;
 mod cluster;
 mod crds;
 mod demo;
@@ -54,6 +55,8 @@ enum Task {
     Bench(bench::Args),
     /// Write the custom resource definitions into the chart
     Crds,
+    /// Complete the CRDs chart with the Gateway API's definitions
+    Charts,
 }
 
 fn main() -> ExitCode {
@@ -77,5 +80,6 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Demo(args) => demo::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Crds => crds::run(),
+        Task::Charts => charts::run(),
     }
 }

@@ -61,6 +61,15 @@ impl Chart {
             .map(|(_, text)| *text)
     }
 
+    /// Templates that give objects, by path below `templates/`, sorted.
+    pub fn templates(&self) -> Vec<&'static str> {
+        self.files
+            .iter()
+            .filter_map(|(path, _)| path.strip_prefix("templates/"))
+            .filter(|file| file.ends_with(".yaml"))
+            .collect()
+    }
+
     /// A values file of the chart, `values.yaml` or `values-ha.yaml`.
     pub fn values(&self, file: &str) -> Result<Value, Error> {
         let text = self.file(file).unwrap_or_default();

@@ -1,4 +1,117 @@
 //! The `linkerd` command.
+//!
+//! ```text
+//! argv ─args (leaf flags moved behind their command)→ clap tree ─commands→ one file per command
+//!                          unknown word ─commands::extension→ `linkerd-WORD` on PATH
+//! ```
+//!
+//! - [`args`]: what upstream's parser accepts, put in the order clap wants
+//! - [`commands`]: the tree and one file per command, `run(context, args) -> anyhow::Result<()>`
+//! - [`context`]: what every command gets: global flags, [`printer::Printer`], [`cluster::Cluster`]
+//! - [`failure`]: how a command ends early and with which exit code
+//! - [`chart`], [`values`], [`install`]: the embedded charts and what `install` and `upgrade` do with them
+//! - [`manifest`], [`transform`]: reading manifests, and `inject` / `uninject` on them
 
+pub mod args;
 pub mod chart;
+pub mod cluster;
+pub mod commands;
+pub mod context;
+pub mod failure;
+pub mod fetch;
+pub mod install;
+pub mod inventory;
+pub mod manifest;
+pub mod printer;
+pub mod profile;
+pub mod transform;
+pub mod values;
 pub mod yaml;
+
+use clap::error::ErrorKind;
+use context::Context;
+use failure::{ExitStatus, Stop};
+use std::{ffi::OsString, process::ExitCode};
+
+/// The whole life of the program: parse, run, say what went wrong, exit code.
+pub async fn main(argv: Vec<OsString>) -> ExitCode {
+    let mut printer = printer::Printer::standard();
+    let code = run(argv, &mut printer).await;
+    ExitCode::from(code)
+}
+
+/// The same with the outputs given, for tests.
+pub async fn run(argv: Vec<OsString>, printer: &mut printer::Printer) -> u8 {
+    let words: Vec<String> = argv
+        .into_iter()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let tree = commands::tree();
+    let ordered = match args::order(&tree, &words) {
+        args::Order::Parse(ordered) => ordered,
+        args::Order::Unknown { word, rest } => {
+            return commands::extension::run(&tree, &words, &word, &rest, printer);
+        }
+    };
+    let parsed = tree
+        .clone()
+        .try_get_matches_from(std::iter::once("linkerd".to_owned()).chain(ordered));
+    let matches = match parsed {
+        Ok(matches) => matches,
+        Err(error) => return usage(&error, printer),
+    };
+    let command = match commands::Cli::read(&matches) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error, printer),
+    };
+    let result = match Context::new(command.global, printer) {
+        Ok(mut context) => commands::run(&mut context, command.command).await,
+        Err(error) => Err(error),
+    };
+    match result {
+        Ok(()) => 0,
+        Err(error) => ended(&error, printer),
+    }
+}
+
+fn ended(error: &anyhow::Error, printer: &mut printer::Printer) -> u8 {
+    if let Some(ExitStatus(code)) = error.downcast_ref() {
+        return *code;
+    }
+    if let Some(Stop(message)) = error.downcast_ref() {
+        printer.err(message);
+        return 1;
+    }
+    let closed = error.chain().any(|cause| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+    });
+    if !closed {
+        printer.err(format_args!("Error: {error:#}"));
+    }
+    1
+}
+
+/// Help goes to stdout with exit code 0, a mistake to stderr with `Error:`, usage and 1.
+fn usage(error: &clap::Error, printer: &mut printer::Printer) -> u8 {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = printer.out(error.render().to_string().trim_end());
+            0
+        }
+        // A group without its subcommand teaches, as the root does.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = printer.out(error.render().to_string().trim_end());
+            0
+        }
+        _ => {
+            let text = error.render().to_string();
+            let text = text.trim_end();
+            let text = text.strip_prefix("error: ").unwrap_or(text);
+            printer.err(format_args!("Error: {text}"));
+            1
+        }
+    }
+}

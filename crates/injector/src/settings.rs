@@ -171,7 +171,7 @@ fn seconds(duration: Duration) -> String {
 }
 
 /// Thousandths of a Kubernetes quantity.
-fn milli(text: &str) -> Result<u64, String> {
+pub fn milli(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is not a quantity");
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -204,7 +204,7 @@ fn milli(text: &str) -> Result<u64, String> {
 }
 
 /// Whole processors that cover a quantity of CPU.
-fn processors(quantity: &str) -> Option<String> {
+pub fn processors(quantity: &str) -> Option<String> {
     milli(quantity)
         .ok()
         .map(|milli| milli.div_ceil(1000).max(1).to_string())

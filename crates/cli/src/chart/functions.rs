@@ -159,6 +159,16 @@ pub(super) fn all(refused: &Arc<OnceLock<String>>) -> FuncMap {
     );
 
     // Collections
+    add(
+        "hasKey",
+        Arc::new(|args| {
+            let key = text(arg(args, 1, "hasKey")?);
+            match arg(args, 0, "hasKey")? {
+                Go::Map(map) => Ok(Go::Bool(map.contains_key(key.as_str()))),
+                _ => Err(error("hasKey needs a dict")),
+            }
+        }),
+    );
     add("list", Arc::new(|args| Ok(Go::List(args.into()))));
     add(
         "has",

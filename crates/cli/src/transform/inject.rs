@@ -1,0 +1,152 @@
+//! Makes the workloads of a manifest meshed: annotations for the injector in the cluster or, with
+//! `--manual`, the whole sidecar as the injector itself would write it.
+
+use super::{
+    kind, mapping, name,
+    report::{Entry, Outcome},
+    template_path,
+};
+use linkerd_injector::{Annotations, Reason, Request, Template, Values, inject};
+use linkerd_k8s::labels::{
+    CONTROL_PLANE_COMPONENT, INJECT, INJECT_DISABLED, INJECT_ENABLED, INJECT_INGRESS, OPAQUE_PORTS,
+};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What every object gets.
+#[derive(Debug)]
+pub struct Settings {
+    /// Values with the flags laid over them.
+    pub values: Values,
+    pub annotations: BTreeMap<String, String>,
+    pub ingress: bool,
+    /// Write the sidecar instead of asking for it.
+    pub manual: bool,
+    pub control_plane_ns: String,
+    pub created_by: String,
+    pub trust_anchors: String,
+}
+
+/// Injects one object. The answer is what to report and whether the object changed.
+pub fn object(settings: &Settings, object: &mut Value) -> Result<(Entry, bool), String> {
+    let mut entry = Entry {
+        kind: kind(object).to_lowercase(),
+        name: name(object).to_owned(),
+        ..Entry::default()
+    };
+    let component = object["metadata"]["labels"].get(CONTROL_PLANE_COMPONENT).is_some();
+    let Some(path) = template_path(kind(object)) else {
+        return match kind(object) {
+            "Namespace" => {
+                annotate(object, settings, true);
+                entry.outcome = Outcome::Injected;
+                Ok((entry, true))
+            }
+            "Service" => {
+                let Some(ports) = settings.annotations.get(OPAQUE_PORTS) else {
+                    return Ok((entry, false));
+                };
+                if let Some(annotations) = annotations(object) {
+                    annotations.insert(OPAQUE_PORTS.to_owned(), ports.as_str().into());
+                }
+                entry.outcome = Outcome::Annotated;
+                Ok((entry, true))
+            }
+            _ => Ok((entry, false)),
+        };
+    };
+    if component && !settings.manual {
+        return Err("--manual must be set when injecting control plane components".to_owned());
+    }
+    let failed = |reason: &dyn std::fmt::Display| {
+        format!("failed to inject {}/{}: {reason}", kind(object).to_lowercase(), name(object))
+    };
+    let Some(template) = object.pointer(path) else {
+        return Err(failed(&"it has no pod template"));
+    };
+    let template = Template::read(template).map_err(|error| {
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        failed(&format!("{error}: {}", cause.unwrap_or_default()))
+    })?;
+    entry.host_network = template.host_network();
+    entry.sidecar = template.has_sidecar();
+    entry.udp = template.has_udp_ports();
+    entry.disabled = template.annotation(INJECT) == Some(INJECT_DISABLED);
+    entry.no_token =
+        !settings.values.identity.service_account_token_projection && !template.automounts_token();
+    if entry.host_network || entry.sidecar || entry.disabled || entry.no_token {
+        let vetoes = [
+            (entry.no_token, Reason::TokenAutomountDisabled),
+            (entry.host_network, Reason::HostNetwork),
+            (entry.sidecar, Reason::SidecarExists),
+            (entry.udp, Reason::UdpPorts),
+        ];
+        let vetoes = vetoes.into_iter().filter(|(given, _)| *given);
+        let vetoes: Vec<&str> = vetoes.map(|(_, reason)| reason.text()).collect();
+        if vetoes.is_empty() {
+            return Ok((entry, false));
+        }
+        return Err(failed(&vetoes.join(", ")));
+    }
+    if settings.manual {
+        let patched = sidecar(settings, object, path);
+        *object = patched.map_err(|error| failed(&error))?;
+    } else if let Some(template) = object.pointer_mut(path) {
+        annotate(template, settings, true);
+    }
+    entry.outcome = Outcome::Injected;
+    Ok((entry, true))
+}
+
+fn annotations(parent: &mut Value) -> Option<&mut serde_json::Map<String, Value>> {
+    mapping(parent, "metadata")?;
+    mapping(&mut parent["metadata"], "annotations")
+}
+
+fn annotate(parent: &mut Value, settings: &Settings, ask: bool) {
+    let Some(annotations) = annotations(parent) else {
+        return;
+    };
+    if ask {
+        let value = if settings.ingress { INJECT_INGRESS } else { INJECT_ENABLED };
+        annotations.insert(INJECT.to_owned(), value.into());
+    }
+    for (key, value) in &settings.annotations {
+        annotations.insert(key.clone(), value.as_str().into());
+    }
+}
+
+/// The object with the sidecar, through the same patch that the webhook answers with.
+fn sidecar(settings: &Settings, object: &Value, path: &str) -> Result<Value, String> {
+    let mut object = object.clone();
+    let had_inject = object
+        .pointer(path)
+        .is_some_and(|template| template["metadata"]["annotations"].get(INJECT).is_some());
+    if let Some(template) = object.pointer_mut(path) {
+        // Ingress mode is read from the annotation, as in the webhook.
+        annotate(template, settings, settings.ingress || had_inject);
+    }
+    let template = object.pointer(path).ok_or("it has no pod template")?;
+    let template = Template::read(template).map_err(|error| error.to_string())?;
+    let owner_kind = kind(&object).to_lowercase();
+    let owner_name = name(&object).to_owned();
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
+    let request = Request {
+        values: &settings.values,
+        template: &template,
+        prefix: path,
+        namespace: &namespace,
+        namespace_annotations: &Annotations::new(),
+        owner: (!path.is_empty()).then_some((owner_kind.as_str(), owner_name.as_str())),
+        control_plane_ns: &settings.control_plane_ns,
+        trust_anchors: &settings.trust_anchors,
+        created_by: &settings.created_by,
+    };
+    let injection = inject(&request).map_err(|error| error.to_string())?;
+    let patch: json_patch::Patch = serde_json::from_value(Value::Array(injection.patch)).map_err(|e| e.to_string())?;
+    json_patch::patch(&mut object, &patch).map_err(|error| error.to_string())?;
+    if let Some(annotations) = object.pointer_mut(path).and_then(annotations) {
+        annotations.shift_remove(INJECT);
+    }
+    Ok(object)
+}

@@ -1,0 +1,98 @@
+//! `cargo xtask charts`: completes the CRDs chart with the Gateway API's route definitions. They
+//! belong to that project, whose Go module ships them; here they are only wrapped in the chart's
+//! conditions and labels, in a folder that git ignores.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{machine, program, tools, ui, workspace::Workspace};
+
+const MODULE: &str = "sigs.k8s.io/gateway-api@v1.4.0";
+const FOLDER: &str = "charts/linkerd-crds/templates/gateway.networking.k8s.io";
+
+/// The definitions we use and the value that overrides `installGatewayAPI` for each.
+const ROUTES: [(&str, &str); 4] = [
+    ("httproutes", "enableHttpRoutes"),
+    ("grpcroutes", "enableHttpRoutes"),
+    ("tlsroutes", "enableTlsRoutes"),
+    ("tcproutes", "enableTcpRoutes"),
+];
+
+/// Writes the templates; the next build of the CLI embeds them.
+pub(crate) fn run() -> Result<ExitCode> {
+    let folder = Workspace::find()?.root.join(FOLDER);
+    let source = module()?.join("config/crd/experimental");
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    for (plural, value) in ROUTES {
+        let from = source.join(format!("gateway.networking.k8s.io_{plural}.yaml"));
+        let definition =
+            fs::read_to_string(&from).with_context(|| format!("reading {}", from.display()))?;
+        let template = wrap(&definition, value)
+            .with_context(|| format!("{} looks different than expected", from.display()))?;
+        write(&folder.join(format!("{plural}.yaml")), &template)?;
+    }
+    ui::note(format_args!("  {FOLDER}: {} definitions of {MODULE}", ROUTES.len()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Leaves a file alone that is right already, so that nothing is built again.
+fn write(file: &Path, text: &str) -> Result<()> {
+    if fs::read_to_string(file).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    fs::write(file, text).with_context(|| format!("writing {}", file.display()))
+}
+
+/// Where Go keeps the module, fetched when it is not there yet.
+fn module() -> Result<PathBuf> {
+    let about = program::output(
+        program::command(tools::go()?, ["mod", "download", "-json", MODULE])
+            .current_dir(machine::cache_dir()?),
+    )?;
+    let about: serde_json::Value = serde_json::from_str(&about).context("reading go's answer")?;
+    Ok(PathBuf::from(
+        about["Dir"].as_str().context("go named no directory")?,
+    ))
+}
+
+/// The definition as a template of the chart.
+fn wrap(definition: &str, value: &str) -> Result<String> {
+    if definition.contains("{{") {
+        bail!("it would be taken for a template");
+    }
+    let head = "metadata:\n  annotations:\n";
+    let (before, after) = definition
+        .split_once(head)
+        .context("it has no annotations")?;
+    let before = before.trim_start_matches("---\n");
+    // The key may be absent, which is not the same as false.
+    let condition = format!(
+        "{{{{- if hasKey .Values \"{value}\" | ternary .Values.{value} .Values.installGatewayAPI }}}}"
+    );
+    Ok(format!(
+        "{condition}\n---\n{before}metadata:\n  labels:\n    \
+         helm.sh/chart: {{{{ .Chart.Name }}}}-{{{{ .Chart.Version }}}}\n    \
+         linkerd.io/control-plane-ns: {{{{ .Release.Namespace }}}}\n  annotations:\n    \
+         linkerd.io/created-by: {{{{ .Values.cliVersion | default (printf \"linkerd/helm %s\" .Chart.AppVersion) }}}}\n    \
+         helm.sh/resource-policy: keep\n{after}{}{{{{- end }}}}\n",
+        if after.ends_with('\n') { "" } else { "\n" }
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_definition_becomes_a_template() {
+        let definition = "apiVersion: v1\nkind: X\nmetadata:\n  annotations:\n    a: b\n  name: x\nspec: {}\n";
+        let template = wrap(definition, "enableTlsRoutes").expect("wrapped");
+        assert!(template.starts_with("{{- if hasKey .Values \"enableTlsRoutes\" | ternary .Values.enableTlsRoutes .Values.installGatewayAPI }}\n---\napiVersion: v1\n"));
+        assert!(template.contains("    helm.sh/resource-policy: keep\n    a: b\n  name: x\nspec: {}\n{{- end }}\n"));
+        wrap("metadata: {}\n", "x").expect_err("no annotations");
+        wrap("metadata:\n  annotations:\n    a: '{{ x }}'\n", "x").expect_err("a template");
+    }
+}
