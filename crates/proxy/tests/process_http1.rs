@@ -203,3 +203,76 @@ fn a_silent_client_is_closed_on_shutdown() {
     assert_eq!(client.rest(), b"", "idle connections are closed");
     pair.client.join();
 }
+
+#[test]
+fn malformed_requests_are_answered_and_closed() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    for (name, request, status) in [
+        (
+            "two lengths",
+            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+            400,
+        ),
+        (
+            "length and coding",
+            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+        ),
+        (
+            "folded line",
+            "GET / HTTP/1.1\r\nhost: a\r\nx: 1\r\n 2\r\n\r\n",
+            400,
+        ),
+        (
+            "space before the colon",
+            "GET / HTTP/1.1\r\nhost : a\r\n\r\n",
+            400,
+        ),
+        (
+            "bad chunk",
+            "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+            400,
+        ),
+    ] {
+        let mut client = Client::connect(pair.client.outbound);
+        let answer = client.send(request).answer();
+        assert_eq!(answer.status(), status, "{name}: {}", answer.head);
+        assert_eq!(answer.header("connection"), Some("close"), "{name}");
+        client
+            .io()
+            .shutdown(std::net::Shutdown::Write)
+            .expect("closes");
+        assert_eq!(client.rest(), b"", "{name}: closed");
+    }
+    let long = format!(
+        "GET / HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n",
+        "y".repeat(100_000)
+    );
+    let mut client = Client::connect(pair.client.outbound);
+    assert_eq!(client.send(long).answer().status(), 431);
+    assert!(app.requests().is_empty());
+}
+
+#[test]
+fn old_clients_and_pipelined_requests() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    let mut client = Client::connect(pair.client.outbound);
+    client.send("GET /1 HTTP/1.1\r\nhost: a\r\n\r\nGET /2 HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert_eq!(client.answer().json()["uri"], "/1");
+    assert_eq!(client.answer().json()["uri"], "/2");
+    let mut client = Client::connect(pair.client.outbound);
+    let answer = client.send("GET /old HTTP/1.0\r\n\r\n").answer();
+    assert_eq!(answer.status(), 200);
+    assert!(answer.head.starts_with("HTTP/1.0"), "{}", answer.head);
+    assert_eq!(client.rest(), b"", "closed");
+    let mut client = Client::connect(pair.client.outbound);
+    let head = client.send("HEAD / HTTP/1.1\r\nhost: a\r\n\r\n").head();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert_eq!(
+        client.get("/after", "a").json()["uri"],
+        "/after",
+        "nothing is left over"
+    );
+}

@@ -1,7 +1,10 @@
 //! The HTTP/1 side of a client connection: read a head, have it routed, exchange, again. One task
 //! carries both legs of every request.
 
-use std::{task::Poll, time::Instant};
+use std::{
+    task::Poll,
+    time::{Duration, Instant},
+};
 
 use bytes::Buf;
 use http::StatusCode;
@@ -32,6 +35,8 @@ pub(super) enum Next {
     KeepAlive,
     /// The connection ends.
     Close,
+    /// The connection ends although the client may still be sending.
+    Linger,
     /// Both connections became a byte pipe.
     Tunnel(Conn),
 }
@@ -56,6 +61,7 @@ pub async fn serve<D: Direction>(direction: &D, mut client: Conn) {
     let mut drain = direction.drain().slot();
     let mut head = RequestHead::new();
     let limits = Limits::default();
+    let mut unread = false;
     loop {
         match read_head(&mut client, &mut head, &limits, &mut drain).await {
             Read::Head => {}
@@ -67,12 +73,17 @@ pub async fn serve<D: Direction>(direction: &D, mut client: Conn) {
                     HttpError::new(Class::BadRequest(status), "unexpected", error.to_string());
                 let informational = direction.informational();
                 error.write_http1(Version::Http11, false, informational, false, client.out());
+                unread = true;
                 break;
             }
         }
         match exchange(direction, &mut client, &head, &drain).await {
             Next::KeepAlive => {}
             Next::Close => break,
+            Next::Linger => {
+                unread = true;
+                break;
+            }
             Next::Tunnel(server) => {
                 drop(drain);
                 tunnel::copy(client, server).await;
@@ -80,7 +91,28 @@ pub async fn serve<D: Direction>(direction: &D, mut client: Conn) {
             }
         }
     }
-    let _ = client.close().await;
+    let _ = tokio::time::timeout(CLOSE, close(&mut client, unread)).await;
+}
+
+/// How long an orderly end may take.
+const CLOSE: Duration = Duration::from_secs(2);
+/// Bytes thrown away so that the last answer is not lost to a reset.
+const DISCARD: usize = 256 * 1024;
+
+/// Ends a connection. Closing a socket with unread bytes resets it, and the client might never see the
+/// answer: what it still sends is read and thrown away, within limits.
+async fn close(client: &mut Conn, unread: bool) {
+    if client.close().await.is_err() || !unread {
+        return;
+    }
+    let mut discarded = 0;
+    while discarded < DISCARD {
+        client.rbuf.clear();
+        match std::future::poll_fn(|cx| client.poll_fill(cx)).await {
+            Ok(n) if n > 0 => discarded += n,
+            _ => return,
+        }
+    }
 }
 
 enum Read {
@@ -158,6 +190,7 @@ async fn exchange<D: Direction>(
     );
     match client.send().await {
         Ok(()) if !close => Next::KeepAlive,
+        Ok(()) if !bodiless => Next::Linger,
         _ => Next::Close,
     }
 }
