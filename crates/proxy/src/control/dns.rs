@@ -521,4 +521,36 @@ mod tests {
         assert_eq!(name_servers(text), want);
         assert_eq!(name_servers(""), vec![(Ipv4Addr::LOCALHOST, 53).into()]);
     }
+
+    /// Answers one query: truncated over UDP, whole over TCP.
+    #[tokio::test]
+    async fn lookups_over_the_network() {
+        let udp = UdpSocket::bind("127.0.0.1:0").await.expect("binds");
+        let addr = udp.local_addr().expect("bound");
+        let tcp = tokio::net::TcpListener::bind(addr).await.expect("binds");
+        let server = async {
+            let mut buf = [0; 512];
+            let (n, peer) = udp.recv_from(&mut buf).await.expect("a query");
+            let mut short = buf[..n].to_vec();
+            short[2] = 0x83;
+            udp.send_to(&short, peer).await.expect("answers");
+            let (mut stream, _) = tcp.accept().await.expect("a connection");
+            let n = usize::from(stream.read_u16().await.expect("a length"));
+            let mut query = vec![0; n];
+            stream.read_exact(&mut query).await.expect("a query");
+            query[2] = 0x81;
+            query[7] = 1;
+            query.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 5, 0, 4, 10, 0, 0, 9]);
+            let n = u16::try_from(query.len()).expect("short");
+            stream.write_u16(n).await.expect("writes");
+            stream.write_all(&query).await.expect("writes");
+        };
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), format!("nameserver {addr}\n")).expect("writes");
+        let resolver = Resolver::with_file(file.path().to_owned());
+        let (answer, ()) = tokio::join!(resolver.lookup("web.ns.svc.", Kind::A), server);
+        let answer = answer.expect("resolves");
+        assert_eq!(answer.records, [Record::Ip([10, 0, 0, 9].into())]);
+        assert_eq!(answer.ttl, Duration::from_secs(5));
+    }
 }
