@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use tokio::sync::Barrier;
 use tokio::task::{LocalSet, spawn_local};
 
 mod connect;
@@ -163,17 +164,28 @@ pub(crate) async fn latencies(work: Work, target: SocketAddr, seconds: f64) -> R
     let tally = Rc::new(Tally::default());
     LocalSet::new()
         .run_until(async {
-            let begin = Instant::now() + Duration::from_millis(300);
-            let schedule = |lanes: usize, lane: usize| Schedule {
-                begin: begin + Duration::from_secs_f64(lane as f64 / RATE),
+            let lanes = match work {
+                Work::Http1 { connections } => connections,
+                Work::Http2 {
+                    connections,
+                    streams,
+                } => connections * streams,
+                Work::Connect { .. } | Work::Stream => bail!("{work:?} has no rate"),
+            };
+            // Everyone is connected and warm before the clock starts.
+            let gate = Rc::new(Barrier::new(lanes));
+            let schedule = |lane: usize| Schedule {
+                gate: Rc::clone(&gate),
+                next: Instant::now(),
+                offset: Duration::from_secs_f64(lane as f64 / RATE),
                 step: Duration::from_secs_f64(lanes as f64 / RATE),
-                warm: begin + Duration::from_millis(300),
-                end: begin + Duration::from_millis(300) + Duration::from_secs_f64(seconds),
+                length: Duration::from_secs_f64(seconds),
+                end: Instant::now(),
             };
             let workers: Vec<_> = match work {
                 Work::Http1 { connections } => (0..connections)
                     .map(|lane| {
-                        let (tally, schedule) = (Rc::clone(&tally), schedule(connections, lane));
+                        let (tally, schedule) = (Rc::clone(&tally), schedule(lane));
                         spawn_local(async move { http1::at_rate(target, schedule, &tally).await })
                     })
                     .collect(),
@@ -183,14 +195,13 @@ pub(crate) async fn latencies(work: Work, target: SocketAddr, seconds: f64) -> R
                 } => (0..connections)
                     .map(|lane| {
                         let tally = Rc::clone(&tally);
-                        let lanes = connections * streams;
                         let schedules = (0..streams)
-                            .map(|stream| schedule(lanes, lane * streams + stream))
+                            .map(|stream| schedule(lane * streams + stream))
                             .collect();
                         spawn_local(async move { http2::at_rate(target, schedules, &tally).await })
                     })
                     .collect(),
-                Work::Connect { .. } | Work::Stream => bail!("{work:?} has no rate"),
+                Work::Connect { .. } | Work::Stream => Vec::new(),
             };
             for worker in workers {
                 worker.await.context("a load worker")??;
@@ -203,36 +214,44 @@ pub(crate) async fn latencies(work: Work, target: SocketAddr, seconds: f64) -> R
         .await
 }
 
-/// When one lane sends: at `begin` and every `step` after it, timed between `warm` and `end`.
-#[derive(Clone, Copy, Debug)]
+/// When one lane sends: `offset` after everybody is ready, and every `step` after that.
+#[derive(Debug)]
 pub(crate) struct Schedule {
-    begin: Instant,
+    gate: Rc<Barrier>,
+    next: Instant,
+    offset: Duration,
     step: Duration,
-    warm: Instant,
+    length: Duration,
     end: Instant,
 }
 
 impl Schedule {
+    /// Waits until all lanes are connected, then starts the clock.
+    async fn begin(&mut self) {
+        self.gate.wait().await;
+        let now = Instant::now();
+        self.next = now + self.offset;
+        self.end = now + self.length;
+    }
+
     /// Waits for the next turn and says since when the request counts as begun: since its turn when the lane was still
     /// busy then, so that a stall is not hidden; otherwise since now, so that the timer's grain is not held against the proxy.
     async fn turn(&mut self) -> Option<Instant> {
-        let due = self.begin;
+        let due = self.next;
         if due >= self.end {
             return None;
         }
-        self.begin += self.step;
-        let now = Instant::now();
-        if now >= due {
+        self.next += self.step;
+        if Instant::now() >= due {
             return Some(due);
         }
         tokio::time::sleep_until(due.into()).await;
         Some(Instant::now())
     }
+}
 
-    fn record(&self, since: Instant, tally: &Tally) {
-        if since >= self.warm {
-            tally.latencies.borrow_mut().add(since.elapsed());
-        }
-        tally.count(1);
-    }
+/// Notes how long a request took.
+fn record(since: Instant, tally: &Tally) {
+    tally.latencies.borrow_mut().add(since.elapsed());
+    tally.count(1);
 }

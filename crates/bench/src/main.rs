@@ -86,7 +86,11 @@ fn choose(args: &Args) -> Result<(Vec<Proxy>, Vec<Load>)> {
         proxies = Proxy::ALL.to_vec();
     }
     if loads.is_empty() {
-        loads = Load::ALL.to_vec();
+        // Means something only with a proxy that can switch resumption off: to be asked for by name.
+        loads = Load::ALL
+            .into_iter()
+            .filter(|load| *load != Load::ConnectFull)
+            .collect();
     }
     if args.linkerd.is_none() {
         proxies.retain(|proxy| *proxy != Proxy::Linkerd);

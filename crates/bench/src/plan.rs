@@ -167,7 +167,11 @@ fn measure(stage: &Stage, props: &Props, proxy: Proxy, load: Load, seconds: f64)
         let measured = load::saturate(work, target, seconds, &pids).await?;
         sample.take(&measured, work);
         if !load.opaque() {
-            let (p50, p99) = load::latencies(work, target, seconds).await?;
+            let patience = Duration::from_secs_f64(seconds + 30.0);
+            let timed = load::latencies(work, target, seconds);
+            let (p50, p99) = tokio::time::timeout(patience, timed)
+                .await
+                .context("at a constant rate")??;
             (sample.p50_us, sample.p99_us) = (Some(p50), Some(p99));
         }
         anyhow::Ok(())

@@ -8,7 +8,7 @@ use linkerd_http1::{Body, Limits, Method, ResponseHead, Status};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::{Schedule, Tally};
+use super::{Schedule, Tally, record};
 use crate::origin::BODY_BYTES;
 
 /// One client connection.
@@ -108,9 +108,11 @@ pub(super) async fn at_rate(
     tally: &Tally,
 ) -> Result<()> {
     let mut client = Client::connect(target).await?;
+    client.exchange().await?;
+    schedule.begin().await;
     while let Some(since) = schedule.turn().await {
         client.exchange().await?;
-        schedule.record(since, tally);
+        record(since, tally);
     }
     Ok(())
 }

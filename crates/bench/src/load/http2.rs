@@ -9,7 +9,7 @@ use h2::client::SendRequest;
 use tokio::net::TcpStream;
 use tokio::task::{JoinSet, spawn_local};
 
-use super::{Schedule, Tally};
+use super::{Schedule, Tally, record};
 use crate::origin::BODY_BYTES;
 
 async fn connect(target: SocketAddr) -> Result<SendRequest<Bytes>> {
@@ -78,9 +78,11 @@ pub(super) async fn at_rate(
     for mut schedule in schedules {
         let (send, tally) = (send.clone(), Rc::clone(tally));
         lanes.spawn_local(async move {
+            exchange(&send, target).await?;
+            schedule.begin().await;
             while let Some(since) = schedule.turn().await {
                 exchange(&send, target).await?;
-                schedule.record(since, &tally);
+                record(since, &tally);
             }
             Ok::<_, anyhow::Error>(())
         });
