@@ -67,7 +67,7 @@ impl Tally {
             match verdict {
                 "FAILED" => self.failures.push(full()),
                 verdict if verdict.starts_with("ignored") => self.ignored.push(full()),
-                _ => {}
+                _ => drop(self.printed.pop_if(|last| last == line)),
             }
             return None;
         }
@@ -108,7 +108,9 @@ impl Tally {
                 "{program}: the test program ended before its tests did"
             ));
         }
-        let errors = printed.iter().any(|line| line.starts_with("error"));
+        let errors = printed
+            .iter()
+            .any(|line| line.starts_with("error") && !is_epilogue(line));
         (died.is_some() || errors).then(|| {
             let mut report = String::from("  what was printed:");
             for line in printed {
@@ -130,6 +132,13 @@ impl Tally {
             None => format!("still compiling, {} crates so far", self.compiled),
         }
     }
+}
+
+/// What cargo says about failures that were counted already.
+fn is_epilogue(line: &str) -> bool {
+    line.starts_with("error: test failed")
+        || line.ends_with("target failed:")
+        || line.ends_with("targets failed:")
 }
 
 /// `Running unittests src/lib.rs (target/debug/deps/linkerd_runtime-92b914cac39af2da)`: the
@@ -175,8 +184,10 @@ mod tests {
              ---- works stdout ----\n\
              thread 'works' panicked at a.rs:1:1:\n\
              \n\
-             test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s\n",
+             test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.50s\n\
+             error: test failed, to rerun pass `-p linkerd-runtime --test process_admin`\n",
         );
+        assert!(!shown.contains("to rerun"), "{shown}");
         assert_eq!(tally.passed, 2);
         assert_eq!(tally.failures, ["process_admin: works"]);
         assert_eq!(tally.ignored, ["linkerd_runtime: skipped"]);
