@@ -34,7 +34,10 @@ pub(crate) fn run() -> Result<ExitCode> {
             .with_context(|| format!("{} looks different than expected", from.display()))?;
         write(&folder.join(format!("{plural}.yaml")), &template)?;
     }
-    ui::note(format_args!("  {FOLDER}: {} definitions of {MODULE}", ROUTES.len()));
+    ui::note(format_args!(
+        "  {FOLDER}: {} definitions of {MODULE}",
+        ROUTES.len()
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -88,10 +91,13 @@ mod tests {
 
     #[test]
     fn a_definition_becomes_a_template() {
-        let definition = "apiVersion: v1\nkind: X\nmetadata:\n  annotations:\n    a: b\n  name: x\nspec: {}\n";
+        let definition =
+            "apiVersion: v1\nkind: X\nmetadata:\n  annotations:\n    a: b\n  name: x\nspec: {}\n";
         let template = wrap(definition, "enableTlsRoutes").expect("wrapped");
         assert!(template.starts_with("{{- if hasKey .Values \"enableTlsRoutes\" | ternary .Values.enableTlsRoutes .Values.installGatewayAPI }}\n---\napiVersion: v1\n"));
-        assert!(template.contains("    helm.sh/resource-policy: keep\n    a: b\n  name: x\nspec: {}\n{{- end }}\n"));
+        assert!(template.contains(
+            "    helm.sh/resource-policy: keep\n    a: b\n  name: x\nspec: {}\n{{- end }}\n"
+        ));
         wrap("metadata: {}\n", "x").expect_err("no annotations");
         wrap("metadata:\n  annotations:\n    a: '{{ x }}'\n", "x").expect_err("a template");
     }

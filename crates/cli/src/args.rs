@@ -76,7 +76,11 @@ fn takes_next(tree: &Command, command: &Command, word: &str, next: Option<&str>)
     if matches!(word, "-h" | "--help") {
         return false;
     }
-    if let Some(arg) = command.get_arguments().chain(tree.get_arguments()).find(named) {
+    if let Some(arg) = command
+        .get_arguments()
+        .chain(tree.get_arguments())
+        .find(named)
+    {
         return takes_value(arg);
     }
     let mut answers = Vec::new();
@@ -147,11 +151,17 @@ mod tests {
     fn flags_stand_anywhere() {
         for (line, expected) in [
             ("install --crds", "install --crds"),
-            ("-n emojivoto version --proxy", "version -n emojivoto --proxy"),
+            (
+                "-n emojivoto version --proxy",
+                "version -n emojivoto --proxy",
+            ),
             ("--proxy version", "version --proxy"),
             ("-L other install", "install -L other"),
             ("-Lother install", "install -Lother"),
-            ("--context=x --verbose install --ha", "install --context=x --verbose --ha"),
+            (
+                "--context=x --verbose install --ha",
+                "install --context=x --verbose --ha",
+            ),
             ("-f install", "-f install"),
             ("-f uninstall", "uninstall -f"),
             ("--crds=true install", "install --crds"),

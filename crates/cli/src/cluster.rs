@@ -66,24 +66,33 @@ impl Cluster {
         namespace: &str,
         name: &str,
     ) -> Result<Option<ConfigMap>, kube::Error> {
-        Api::namespaced(self.client(), namespace).get_opt(name).await
+        Api::namespaced(self.client(), namespace)
+            .get_opt(name)
+            .await
     }
 
     pub async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Secret>, kube::Error> {
-        Api::namespaced(self.client(), namespace).get_opt(name).await
+        Api::namespaced(self.client(), namespace)
+            .get_opt(name)
+            .await
     }
 
     /// The control plane's values, from the ConfigMap `linkerd-config`; none when there is no such map.
     pub async fn values(&self, namespace: &str) -> Result<Option<Value>> {
-        let Some(map) = self.config_map(namespace, CONFIG_MAP).await.map_err(plain)? else {
+        let Some(map) = self
+            .config_map(namespace, CONFIG_MAP)
+            .await
+            .map_err(plain)?
+        else {
             return Ok(None);
         };
         let text = map
             .data
             .and_then(|mut data| data.remove("values"))
             .with_context(|| format!("ConfigMap {namespace}/{CONFIG_MAP} has no key \"values\""))?;
-        let mut values = yaml::parse(&text)
-            .with_context(|| format!("ConfigMap {namespace}/{CONFIG_MAP} holds values that are not YAML"))?;
+        let mut values = yaml::parse(&text).with_context(|| {
+            format!("ConfigMap {namespace}/{CONFIG_MAP} holds values that are not YAML")
+        })?;
         lift_global(&mut values);
         Ok(Some(values))
     }
@@ -120,7 +129,10 @@ async fn config(global: &Global) -> Result<Config> {
                 error,
                 KubeconfigError::FindPath | KubeconfigError::ReadConfig(..)
             );
-            if missing && options.context.is_none() && let Ok(config) = Config::incluster() {
+            if missing
+                && options.context.is_none()
+                && let Ok(config) = Config::incluster()
+            {
                 return Ok(config);
             }
             Err(error).context("cannot load the kubeconfig (set KUBECONFIG or --kubeconfig)")

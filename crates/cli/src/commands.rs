@@ -13,7 +13,9 @@ pub mod version;
 
 use crate::context::{Context, Global};
 use anyhow::Result;
-use clap::{ArgMatches, Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{
+    ArgMatches, Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+};
 
 /// Installs, configures and explains the service mesh.
 ///
@@ -96,7 +98,12 @@ pub async fn run(context: &mut Context<'_>, command: Commands) -> Result<()> {
 #[derive(Clone, Debug, Args)]
 pub struct Output {
     /// How to print objects: yaml, or json with one object per line
-    #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "yaml")]
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "FORMAT",
+        default_value = "yaml"
+    )]
     pub format: String,
 }
 

@@ -14,7 +14,12 @@ pub struct Global {
     #[arg(short = 'L', long, global = true, value_name = "NAMESPACE", default_value = DEFAULT_NAMESPACE)]
     pub linkerd_namespace: String,
     /// Namespace of the CNI plugin
-    #[arg(long, global = true, value_name = "NAMESPACE", default_value = "linkerd-cni")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAMESPACE",
+        default_value = "linkerd-cni"
+    )]
     pub cni_namespace: String,
     /// kubeconfig file to use [default: $KUBECONFIG, ~/.kube/config, the pod's own account]
     #[arg(long, global = true, value_name = "FILE")]

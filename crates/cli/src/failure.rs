@@ -15,3 +15,17 @@ pub struct Stop(pub String);
 pub fn stop(message: impl Into<String>) -> anyhow::Error {
     Stop(message.into()).into()
 }
+
+/// An error and its causes in one line, each said once.
+pub fn line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let said = cause.to_string();
+        if text.is_empty() {
+            text = said;
+        } else if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+    }
+    text
+}

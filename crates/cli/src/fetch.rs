@@ -34,7 +34,9 @@ pub async fn text(place: &str) -> Result<String> {
 async fn url(place: &str) -> Result<String> {
     let mut place = place.to_owned();
     for _ in 0..=REDIRECTS {
-        let uri: http::Uri = place.parse().with_context(|| format!("{place:?} is not a URL"))?;
+        let uri: http::Uri = place
+            .parse()
+            .with_context(|| format!("{place:?} is not a URL"))?;
         if uri.scheme_str() != Some("https") {
             bail!("only HTTPS URLs are allowed");
         }
@@ -59,7 +61,9 @@ async fn url(place: &str) -> Result<String> {
         if status.is_redirection()
             && let Some(next) = response.headers().get(http::header::LOCATION)
         {
-            let next = next.to_str().context("a redirect to something that is no text")?;
+            let next = next
+                .to_str()
+                .context("a redirect to something that is no text")?;
             place = if next.starts_with('/') {
                 format!("https://{host}{next}")
             } else {
@@ -72,7 +76,8 @@ async fn url(place: &str) -> Result<String> {
             bail!("unable to read URL {place:?}, server reported {status}, status code={code}");
         }
         let body = Limited::new(response.into_body(), LIMIT).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("unable to read URL {place:?}: {error}"))?;
+        let body =
+            body.map_err(|error| anyhow::anyhow!("unable to read URL {place:?}: {error}"))?;
         return String::from_utf8(body.to_bytes().to_vec())
             .with_context(|| format!("{place} is not UTF-8 text"));
     }

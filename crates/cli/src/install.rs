@@ -95,7 +95,11 @@ pub fn ensure_issuer(values: &mut Value, namespace: &str) -> Result<()> {
         let certificate = authority.certificate.to_pem();
         put(values, "identityTrustAnchorsPEM", certificate.clone());
         put(values, "identity.issuer.tls.crtPEM", certificate);
-        put(values, "identity.issuer.tls.keyPEM", authority.key.to_sec1_pem()?);
+        put(
+            values,
+            "identity.issuer.tls.keyPEM",
+            authority.key.to_sec1_pem()?,
+        );
         return Ok(());
     }
     for (what, path) in given {
@@ -115,7 +119,9 @@ impl Objects {
     pub fn control_plane(values: &Value, namespace: &str) -> Result<Self> {
         let chart = Chart::named(CONTROL_PLANE)?;
         let mut objects = Self::rendered(&chart, values, namespace, &CONTROL_PLANE_ORDER)?;
-        objects.0.push(yaml::write(&overrides(&chart, values, namespace)?));
+        objects
+            .0
+            .push(yaml::write(&overrides(&chart, values, namespace)?));
         Ok(objects)
     }
 
@@ -192,7 +198,9 @@ fn overrides(chart: &Chart, values: &Value, namespace: &str) -> Result<Value> {
 /// Warns of values that no template reads.
 pub fn warn_unknown(printer: &mut Printer, defaults: &Value, overrides: &Value) {
     for key in crate::values::unknown_keys(defaults, overrides) {
-        printer.err(format_args!("Warning: the chart has no value {key:?}; it changes nothing"));
+        printer.err(format_args!(
+            "Warning: the chart has no value {key:?}; it changes nothing"
+        ));
     }
 }
 
@@ -205,22 +213,30 @@ pub async fn stored(cluster: &Cluster, namespace: &str) -> Result<Value> {
         );
     };
     let data = secret.data.and_then(|mut data| data.remove(OVERRIDES));
-    let data = data.with_context(|| format!("Secret {namespace}/{OVERRIDES} has no key {OVERRIDES}"))?;
+    let data =
+        data.with_context(|| format!("Secret {namespace}/{OVERRIDES} has no key {OVERRIDES}"))?;
     read_stored(&data.0)
 }
 
 /// The same from manifests that were kept.
 pub fn stored_in(documents: &[Document], namespace: &str) -> Result<Value> {
-    let secret = documents.iter().map(|document| &document.value).find(|object| {
-        object["kind"] == "Secret"
-            && object["metadata"]["name"] == OVERRIDES
-            && object["metadata"]["namespace"] == namespace
-    });
+    let secret = documents
+        .iter()
+        .map(|document| &document.value)
+        .find(|object| {
+            object["kind"] == "Secret"
+                && object["metadata"]["name"] == OVERRIDES
+                && object["metadata"]["namespace"] == namespace
+        });
     let secret = secret.with_context(|| {
         format!("the manifests hold no Secret {namespace}/{OVERRIDES}: were they made by linkerd install?")
     })?;
     let data = secret["data"][OVERRIDES].as_str().unwrap_or_default();
-    read_stored(&STANDARD.decode(data).context("the stored values are not base64")?)
+    read_stored(
+        &STANDARD
+            .decode(data)
+            .context("the stored values are not base64")?,
+    )
 }
 
 fn read_stored(bytes: &[u8]) -> Result<Value> {

@@ -23,10 +23,25 @@ pub const CLUSTER_SCOPED: [Kind; 9] = [
     (RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings"),
     (RBAC, "v1", "Role", "roles"),
     (RBAC, "v1", "RoleBinding", "rolebindings"),
-    ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"),
+    (
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+    ),
     ("apiregistration.k8s.io", "v1", "APIService", "apiservices"),
-    (ADMISSION, "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
-    (ADMISSION, "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
+    (
+        ADMISSION,
+        "v1",
+        "MutatingWebhookConfiguration",
+        "mutatingwebhookconfigurations",
+    ),
+    (
+        ADMISSION,
+        "v1",
+        "ValidatingWebhookConfiguration",
+        "validatingwebhookconfigurations",
+    ),
     ("", "v1", "Namespace", "namespaces"),
 ];
 
@@ -37,28 +52,73 @@ pub const EVERY: [Kind; 27] = [
     ("apps", "v1", "DaemonSet", "daemonsets"),
     ("apps", "v1", "Deployment", "deployments"),
     ("batch", "v1", "Job", "jobs"),
-    (POLICY, "v1alpha1", "MeshTLSAuthentication", "meshtlsauthentications"),
-    (POLICY, "v1alpha1", "NetworkAuthentication", "networkauthentications"),
+    (
+        POLICY,
+        "v1alpha1",
+        "MeshTLSAuthentication",
+        "meshtlsauthentications",
+    ),
+    (
+        POLICY,
+        "v1alpha1",
+        "NetworkAuthentication",
+        "networkauthentications",
+    ),
     ("", "v1", "ReplicationController", "replicationcontrollers"),
     ("", "v1", "Secret", "secrets"),
     ("", "v1", "Service", "services"),
-    ("linkerd.io", "v1alpha2", "ServiceProfile", "serviceprofiles"),
+    (
+        "linkerd.io",
+        "v1alpha2",
+        "ServiceProfile",
+        "serviceprofiles",
+    ),
     ("apps", "v1", "StatefulSet", "statefulsets"),
     (RBAC, "v1", "Role", "roles"),
     (RBAC, "v1", "RoleBinding", "rolebindings"),
     ("", "v1", "ServiceAccount", "serviceaccounts"),
-    ("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    (
+        "policy",
+        "v1",
+        "PodDisruptionBudget",
+        "poddisruptionbudgets",
+    ),
     (POLICY, "v1beta3", "Server", "servers"),
-    (POLICY, "v1beta1", "ServerAuthorization", "serverauthorizations"),
-    (POLICY, "v1alpha1", "AuthorizationPolicy", "authorizationpolicies"),
+    (
+        POLICY,
+        "v1beta1",
+        "ServerAuthorization",
+        "serverauthorizations",
+    ),
+    (
+        POLICY,
+        "v1alpha1",
+        "AuthorizationPolicy",
+        "authorizationpolicies",
+    ),
     ("multicluster.linkerd.io", "v1alpha3", "Link", "links"),
     (POLICY, "v1beta3", "HTTPRoute", "httproutes"),
     (RBAC, "v1", "ClusterRole", "clusterroles"),
     (RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings"),
     ("apiregistration.k8s.io", "v1", "APIService", "apiservices"),
-    (ADMISSION, "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
-    (ADMISSION, "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
-    ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions"),
+    (
+        ADMISSION,
+        "v1",
+        "MutatingWebhookConfiguration",
+        "mutatingwebhookconfigurations",
+    ),
+    (
+        ADMISSION,
+        "v1",
+        "ValidatingWebhookConfiguration",
+        "validatingwebhookconfigurations",
+    ),
+    (
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+    ),
 ];
 
 /// Objects of these kinds that belong to the control plane, in the order of the kinds, by namespace
@@ -111,7 +171,15 @@ pub async fn list(cluster: &Cluster, kinds: &[Kind], control_plane: &str) -> Vec
 pub fn identity(object: &Value) -> (String, String, String, String) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let version = text(&object["apiVersion"]);
-    let group = version.split_once('/').map_or("", |(group, _)| group).to_owned();
+    let group = version
+        .split_once('/')
+        .map_or("", |(group, _)| group)
+        .to_owned();
     let metadata = &object["metadata"];
-    (group, text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]))
+    (
+        group,
+        text(&object["kind"]),
+        text(&metadata["namespace"]),
+        text(&metadata["name"]),
+    )
 }

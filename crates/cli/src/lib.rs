@@ -89,7 +89,7 @@ fn ended(error: &anyhow::Error, printer: &mut printer::Printer) -> u8 {
             .is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
     });
     if !closed {
-        printer.err(format_args!("Error: {error:#}"));
+        printer.err(format_args!("Error: {}", failure::line(error)));
     }
     1
 }

@@ -18,12 +18,19 @@ pub fn object(name: &str, namespace: &str, routes: Vec<Value>) -> Value {
 /// Routes of an OpenAPI document.
 pub fn openapi(document: &Value) -> Vec<Value> {
     let base = base_path(document);
-    let mut paths: Vec<(&String, &Value)> =
-        document["paths"].as_object().into_iter().flatten().collect();
+    let mut paths: Vec<(&String, &Value)> = document["paths"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .collect();
     paths.sort_by_key(|(path, _)| *path);
     let mut routes = Vec::new();
     for (path, item) in paths {
-        let path = format!("{}/{}", base.trim_end_matches('/'), path.trim_start_matches('/'));
+        let path = format!(
+            "{}/{}",
+            base.trim_end_matches('/'),
+            path.trim_start_matches('/')
+        );
         for method in METHODS {
             let Some(operation) = item.get(method).filter(|operation| operation.is_object()) else {
                 continue;
@@ -57,7 +64,9 @@ fn base_path(document: &Value) -> String {
         return base.to_owned();
     }
     let url = document["servers"][0]["url"].as_str().unwrap_or_default();
-    let path = url.split_once("://").map_or(url, |(_, rest)| rest.find('/').map_or("", |at| &rest[at..]));
+    let path = url
+        .split_once("://")
+        .map_or(url, |(_, rest)| rest.find('/').map_or("", |at| &rest[at..]));
     path.to_owned()
 }
 
@@ -116,7 +125,11 @@ pub fn proto(text: &str) -> Result<Vec<Value>, String> {
             "package" => package = tokens.get(at + 1).cloned().unwrap_or_default(),
             "service" if tokens.get(at + 2).is_some_and(|token| token == "{") => {
                 let service = &tokens[at + 1];
-                let full = if package.is_empty() { service.clone() } else { format!("{package}.{service}") };
+                let full = if package.is_empty() {
+                    service.clone()
+                } else {
+                    format!("{package}.{service}")
+                };
                 at = rpcs(&tokens, at + 3, &full, &mut routes)?;
                 continue;
             }
@@ -128,7 +141,12 @@ pub fn proto(text: &str) -> Result<Vec<Value>, String> {
 }
 
 /// The rpcs of a service from its opening brace on; the answer is where it ends.
-fn rpcs(tokens: &[String], mut at: usize, service: &str, routes: &mut Vec<Value>) -> Result<usize, String> {
+fn rpcs(
+    tokens: &[String],
+    mut at: usize,
+    service: &str,
+    routes: &mut Vec<Value>,
+) -> Result<usize, String> {
     let mut depth = 1_usize;
     while at < tokens.len() {
         match tokens[at].as_str() {
@@ -142,7 +160,9 @@ fn rpcs(tokens: &[String], mut at: usize, service: &str, routes: &mut Vec<Value>
             "rpc" if depth == 1 => {
                 let name = tokens.get(at + 1).ok_or("an rpc has no name")?;
                 let path = escape(&format!("/{service}/{name}"));
-                routes.push(json!({"name": name, "condition": {"method": "POST", "pathRegex": path}}));
+                routes.push(
+                    json!({"name": name, "condition": {"method": "POST", "pathRegex": path}}),
+                );
             }
             "idempotency_level" => {
                 let level = tokens.get(at + 2).map(String::as_str);
@@ -211,21 +231,41 @@ mod tests {
             },
         });
         let routes = openapi(&document);
-        let names: Vec<&str> = routes.iter().filter_map(|route| route["name"].as_str()).collect();
-        assert_eq!(names, ["GET /api/a", "GET /api/b.x/{id}", "POST /api/b.x/{id}"]);
+        let names: Vec<&str> = routes
+            .iter()
+            .filter_map(|route| route["name"].as_str())
+            .collect();
+        assert_eq!(
+            names,
+            ["GET /api/a", "GET /api/b.x/{id}", "POST /api/b.x/{id}"]
+        );
         assert_eq!(routes[1]["isRetryable"], true);
-        assert_eq!(routes[2]["condition"], json!({"method": "POST", "pathRegex": r"/api/b\.x/[^/]*"}));
+        assert_eq!(
+            routes[2]["condition"],
+            json!({"method": "POST", "pathRegex": r"/api/b\.x/[^/]*"})
+        );
         assert_eq!(routes[2]["timeout"], "1s");
-        assert_eq!(routes[2]["responseClasses"], json!([
-            {"condition": {"status": {"min": 200, "max": 200}}},
-            {"condition": {"status": {"min": 500, "max": 500}}, "isFailure": true},
-        ]));
+        assert_eq!(
+            routes[2]["responseClasses"],
+            json!([
+                {"condition": {"status": {"min": 200, "max": 200}}},
+                {"condition": {"status": {"min": 500, "max": 500}}, "isFailure": true},
+            ])
+        );
     }
 
     #[test]
     fn servers_of_version_3() {
-        for (url, expected) in [("https://x.org/v1", "/v1"), ("/v2", "/v2"), ("https://x.org", "")] {
-            assert_eq!(base_path(&json!({"servers": [{"url": url}]})), expected, "{url}");
+        for (url, expected) in [
+            ("https://x.org/v1", "/v1"),
+            ("/v2", "/v2"),
+            ("https://x.org", ""),
+        ] {
+            assert_eq!(
+                base_path(&json!({"servers": [{"url": url}]})),
+                expected,
+                "{url}"
+            );
         }
     }
 
@@ -243,11 +283,14 @@ mod tests {
             message rpc { string x = 1; }
         "#;
         let routes = proto(text).expect("routes");
-        assert_eq!(routes, [
-            json!({"name": "List", "condition": {"method": "POST", "pathRegex": r"/emoji\.v1\.Emoji/List"}}),
-            json!({"name": "Find", "condition": {"method": "POST", "pathRegex": r"/emoji\.v1\.Emoji/Find"}, "isRetryable": true}),
-            json!({"name": "Put", "condition": {"method": "POST", "pathRegex": r"/emoji\.v1\.Emoji/Put"}}),
-        ]);
+        assert_eq!(
+            routes,
+            [
+                json!({"name": "List", "condition": {"method": "POST", "pathRegex": r"/emoji\.v1\.Emoji/List"}}),
+                json!({"name": "Find", "condition": {"method": "POST", "pathRegex": r"/emoji\.v1\.Emoji/Find"}, "isRetryable": true}),
+                json!({"name": "Put", "condition": {"method": "POST", "pathRegex": r"/emoji\.v1\.Emoji/Put"}}),
+            ]
+        );
         proto("service X {").expect_err("open");
     }
 }

@@ -13,7 +13,11 @@ use serde_json::{Map, Value};
 pub fn template_path(kind: &str) -> Option<&'static str> {
     match kind {
         "Pod" => Some(""),
-        "Deployment" | "ReplicaSet" | "ReplicationController" | "DaemonSet" | "StatefulSet"
+        "Deployment"
+        | "ReplicaSet"
+        | "ReplicationController"
+        | "DaemonSet"
+        | "StatefulSet"
         | "Job" => Some("/spec/template"),
         "CronJob" => Some("/spec/jobTemplate/spec/template"),
         _ => None,
@@ -26,7 +30,9 @@ pub(crate) fn kind(object: &Value) -> &str {
 
 pub(crate) fn name(object: &Value) -> &str {
     let metadata = &object["metadata"];
-    let name = metadata["name"].as_str().or_else(|| metadata["generateName"].as_str());
+    let name = metadata["name"]
+        .as_str()
+        .or_else(|| metadata["generateName"].as_str());
     name.unwrap_or_default()
 }
 
@@ -36,7 +42,10 @@ pub fn each(document: &mut Document, mut change: impl FnMut(&mut Value) -> bool)
     let changed = if kind(&document.value) == "List" {
         let items = document.value["items"].as_array_mut();
         // Every item is visited: no short cut.
-        items.into_iter().flatten().fold(false, |changed, item| change(item) | changed)
+        items
+            .into_iter()
+            .flatten()
+            .fold(false, |changed, item| change(item) | changed)
     } else {
         change(&mut document.value)
     };

@@ -65,7 +65,9 @@ fn merge(under: &mut Value, over: Value) {
         (Value::Object(under), Value::Object(over)) => {
             for (key, value) in over {
                 match under.get_mut(&key) {
-                    Some(existing @ Value::Object(_)) if value.is_object() => merge(existing, value),
+                    Some(existing @ Value::Object(_)) if value.is_object() => {
+                        merge(existing, value)
+                    }
                     _ => {
                         under.insert(key, value);
                     }
@@ -124,13 +126,24 @@ pub fn difference(defaults: &Value, values: &Value) -> Option<Value> {
 
 /// Top-level keys that no template reads, each with the nearest one that exists.
 pub fn unknown_keys(defaults: &Value, overrides: &Value) -> Vec<String> {
-    const ACCEPTED: [&str; 6] = ["global", "stage", "configs", "partials", "enableHttpRoutes", "enableTlsRoutes"];
+    const ACCEPTED: [&str; 6] = [
+        "global",
+        "stage",
+        "configs",
+        "partials",
+        "enableHttpRoutes",
+        "enableTlsRoutes",
+    ];
     let (Some(known), Some(given)) = (defaults.as_object(), overrides.as_object()) else {
         return Vec::new();
     };
     given
         .keys()
-        .filter(|key| !known.contains_key(*key) && !ACCEPTED.contains(&key.as_str()) && *key != "enableTcpRoutes")
+        .filter(|key| {
+            !known.contains_key(*key)
+                && !ACCEPTED.contains(&key.as_str())
+                && *key != "enableTcpRoutes"
+        })
         .cloned()
         .collect()
 }
@@ -150,7 +163,10 @@ mod tests {
         let defaults = json!({"a": 1, "b": {"c": "x", "d": [1]}, "gone": {"x": 1}});
         let values = json!({"a": 1, "b": {"c": "y", "d": [1, 2]}, "new": {"k": true}});
         let difference = difference(&defaults, &values).expect("they differ");
-        assert_eq!(difference, json!({"b": {"c": "y", "d": [1, 2]}, "new": {"k": true}, "gone": null}));
+        assert_eq!(
+            difference,
+            json!({"b": {"c": "y", "d": [1, 2]}, "new": {"k": true}, "gone": null})
+        );
         let mut restored = defaults.clone();
         lay_over(&mut restored, difference);
         assert_eq!(restored, values);

@@ -41,7 +41,10 @@ fn entries(command: &Command, path: &str, out: &mut Vec<(String, Vec<String>)>) 
         words.extend(arg.get_long().map(|long| format!("--{long}")));
     }
     out.push((path.to_owned(), words));
-    for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+    for sub in command
+        .get_subcommands()
+        .filter(|sub| sub.get_name() != "help")
+    {
         let path = format!("{path} {}", sub.get_name());
         entries(sub, path.trim_start(), out);
     }
@@ -55,7 +58,8 @@ fn bash(tree: &Command, zsh: bool) -> String {
         out += "#compdef linkerd\nautoload -U +X bashcompinit && bashcompinit\n";
     }
     out += "_linkerd_complete() {\n  local current=\"${COMP_WORDS[COMP_CWORD]}\" command=\"\" word words\n";
-    out += "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n    case \"$command $word\" in\n";
+    out +=
+        "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n    case \"$command $word\" in\n";
     for (path, _) in table.iter().filter(|(path, _)| !path.is_empty()) {
         let (parent, word) = path.rsplit_once(' ').unwrap_or(("", path));
         let _ = writeln!(out, "      \"{parent} {word}\") command=\"{path}\" ;;");
@@ -84,16 +88,33 @@ fn fish_level(command: &Command, path: &str, out: &mut String) {
     let quoted = |text: String| text.lines().next().unwrap_or_default().replace('\'', "\\'");
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         let about = quoted(sub.get_about().map(ToString::to_string).unwrap_or_default());
-        let _ = writeln!(out, "complete -c linkerd -n '{condition}' -a {} -d '{about}'", sub.get_name());
+        let _ = writeln!(
+            out,
+            "complete -c linkerd -n '{condition}' -a {} -d '{about}'",
+            sub.get_name()
+        );
     }
     for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
         let Some(long) = arg.get_long() else { continue };
         let about = quoted(arg.get_help().map(ToString::to_string).unwrap_or_default());
-        let short = arg.get_short().map(|short| format!(" -s {short}")).unwrap_or_default();
-        let value = if arg.get_action().takes_values() { " -r" } else { "" };
-        let _ = writeln!(out, "complete -c linkerd -n '{condition}' -l {long}{short}{value} -d '{about}'");
+        let short = arg
+            .get_short()
+            .map(|short| format!(" -s {short}"))
+            .unwrap_or_default();
+        let value = if arg.get_action().takes_values() {
+            " -r"
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            out,
+            "complete -c linkerd -n '{condition}' -l {long}{short}{value} -d '{about}'"
+        );
     }
-    for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+    for sub in command
+        .get_subcommands()
+        .filter(|sub| sub.get_name() != "help")
+    {
         fish_level(sub, sub.get_name(), out);
     }
 }

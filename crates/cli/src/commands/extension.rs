@@ -48,7 +48,10 @@ pub fn run(
             .and_then(|code| u8::try_from(code).ok())
             .unwrap_or(1),
         Err(error) => {
-            printer.err(format_args!("Error: cannot run {}: {error}", program.display()));
+            printer.err(format_args!(
+                "Error: cannot run {}: {error}",
+                program.display()
+            ));
             1
         }
     }
@@ -108,7 +111,12 @@ mod tests {
 
     #[test]
     fn edits_are_counted() {
-        for (a, b, expected) in [("install", "install", 0), ("install", "instal", 1), ("check", "chekc", 2), ("", "ab", 2)] {
+        for (a, b, expected) in [
+            ("install", "install", 0),
+            ("install", "instal", 1),
+            ("check", "chekc", 2),
+            ("", "ab", 2),
+        ] {
             assert_eq!(distance(a, b), expected, "{a} {b}");
         }
     }
@@ -123,8 +131,12 @@ mod tests {
             std::fs::write(&file, "").expect("ours");
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("ours");
         }
-        let path = env::join_paths(["plain", "one", "two"].map(|dir| root.path().join(dir))).expect("a path");
-        assert_eq!(find("foo", Some(&path)), Some(root.path().join("one/linkerd-foo")));
+        let path = env::join_paths(["plain", "one", "two"].map(|dir| root.path().join(dir)))
+            .expect("a path");
+        assert_eq!(
+            find("foo", Some(&path)),
+            Some(root.path().join("one/linkerd-foo"))
+        );
         assert_eq!(find("bar", Some(&path)), None);
         assert_eq!(find("../one/linkerd-foo", Some(&path)), None);
     }

@@ -5,7 +5,7 @@ use crate::{
     chart::Chart,
     cluster::plain,
     context::Context,
-    failure::stop,
+    failure::{line, stop},
     install::{CONTROL_PLANE, created_by, defaults, flags::ProxyFlags, validate},
     manifest,
     transform::{self, annotations, inject, report, uninject},
@@ -82,7 +82,12 @@ pub async fn run(context: &mut Context<'_>, args: Args) -> Result<()> {
     for notice in args.proxy.deprecations() {
         context.printer.err(notice);
     }
-    for entry in args.opaque_ports.iter().flatten().chain(&args.require_identity_on_inbound_ports) {
+    for entry in args
+        .opaque_ports
+        .iter()
+        .flatten()
+        .chain(&args.require_identity_on_inbound_ports)
+    {
         validate::port_range(entry)?;
     }
     let settings = settings(context, &args).await?;
@@ -104,7 +109,10 @@ pub async fn run(context: &mut Context<'_>, args: Args) -> Result<()> {
         });
     }
     if !errors.is_empty() {
-        return Err(stop(format!("Error transforming resources:\n{}", errors.join("\n"))));
+        return Err(stop(format!(
+            "Error transforming resources:\n{}",
+            errors.join("\n")
+        )));
     }
     manifest::print(context.printer, &documents, format)?;
     report::inject(context.printer, &entries, context.global.verbose);
@@ -162,16 +170,25 @@ async fn settings(context: &Context<'_>, args: &Args) -> Result<inject::Settings
 async fn cluster_values(context: &Context<'_>) -> Result<(Value, String)> {
     const NEXT: &str = "Validate the install with: 'linkerd check'";
     let namespace = context.namespace();
-    let unreachable =
-        |error: anyhow::Error| stop(format!("Cannot connect to Kubernetes: {error:#}\n{NEXT}"));
-    let cluster = context.cluster(Some(Duration::from_secs(30))).await.map_err(unreachable)?;
+    let unreachable = |error: anyhow::Error| {
+        stop(format!(
+            "Cannot connect to Kubernetes: {}\n{NEXT}",
+            line(&error)
+        ))
+    };
+    let cluster = context
+        .cluster(Some(Duration::from_secs(30)))
+        .await
+        .map_err(unreachable)?;
     let values = cluster.values(namespace).await.map_err(unreachable)?;
     let Some(values) = values else {
         return Err(stop(format!(
             "Cannot find Linkerd: ConfigMap {namespace}/linkerd-config does not exist\n{NEXT}"
         )));
     };
-    let roots = cluster.config_map(namespace, "linkerd-identity-trust-roots").await;
+    let roots = cluster
+        .config_map(namespace, "linkerd-identity-trust-roots")
+        .await;
     let roots = roots.map_err(plain).map_err(unreachable)?;
     let anchors = roots.and_then(|roots| roots.data?.remove("ca-bundle.crt"));
     Ok((values, anchors.unwrap_or_default()))

@@ -5,7 +5,7 @@ use crate::{
     chart::Chart,
     cluster::{CONFIG_MAP, Cluster, plain},
     context::Context,
-    failure::stop,
+    failure::{line, stop},
     install::{
         CONTROL_PLANE, CRDS, Objects, defaults, ensure_issuer,
         flags::{ControlPlaneFlags, InstallFlags, ProxyFlags},
@@ -65,7 +65,10 @@ pub async fn run(context: &mut Context<'_>, args: Args) -> Result<()> {
     }
     let namespace = context.namespace().to_owned();
     if let Some(cluster) = &cluster {
-        if !preflight::missing_crds(cluster, &namespace).await?.is_empty() {
+        if !preflight::missing_crds(cluster, &namespace)
+            .await?
+            .is_empty()
+        {
             return Err(stop(
                 "Linkerd CRDs must be installed first. Run linkerd install with the --crds flag.",
             ));
@@ -85,14 +88,20 @@ async fn connect(context: &Context<'_>) -> Result<Cluster> {
     };
     connected.await.map_err(|error| {
         stop(format!(
-            "Unable to connect to the Kubernetes cluster:\n\n  {error:#}\n\n\
-             To print the manifests without a cluster, use --ignore-cluster"
+            "Unable to connect to the Kubernetes cluster:\n\n  {}\n\n\
+             To print the manifests without a cluster, use --ignore-cluster",
+            line(&error)
         ))
     })
 }
 
 async fn not_installed(cluster: &Cluster, namespace: &str) -> Result<()> {
-    if cluster.config_map(namespace, CONFIG_MAP).await.map_err(plain)?.is_some() {
+    if cluster
+        .config_map(namespace, CONFIG_MAP)
+        .await
+        .map_err(plain)?
+        .is_some()
+    {
         return Err(stop(format!(
             "Can't install the Linkerd control plane in the '{namespace}' namespace. Reason: ConfigMap/{CONFIG_MAP} already exists.\n\
              If this is expected, use `linkerd upgrade` to change the installed control plane."
@@ -113,7 +122,9 @@ async fn crds(
     }
     let objects = crd_objects(context, overrides, cluster).await?;
     context.printer.err("Rendering Linkerd CRDs...");
-    context.printer.err("Next, run `linkerd install | kubectl apply -f -` to install the control plane.\n");
+    context
+        .printer
+        .err("Next, run `linkerd install | kubectl apply -f -` to install the control plane.\n");
     objects.print(context.printer, format)
 }
 
@@ -140,9 +151,16 @@ pub(super) async fn crd_objects(
         _ => get(&values, "installGatewayAPI") == &Value::Bool(true),
     };
     if let Some(found) = found {
-        found.check(install).map_err(|error| stop(error.to_string()))?;
+        found
+            .check(install)
+            .map_err(|error| stop(error.to_string()))?;
     }
-    if install && !chart.templates().iter().any(|file| file.starts_with("gateway.networking.k8s.io")) {
+    if install
+        && !chart
+            .templates()
+            .iter()
+            .any(|file| file.starts_with("gateway.networking.k8s.io"))
+    {
         bail!(
             "this build of linkerd carries no Gateway API CRDs; install them with\n  \
              kubectl apply --server-side -f https://github.com/kubernetes-sigs/gateway-api/releases/download/{}/standard-install.yaml\n\
@@ -153,11 +171,21 @@ pub(super) async fn crd_objects(
     Objects::crds(&values, context.namespace())
 }
 
-async fn values(context: &mut Context<'_>, args: &Args, cluster: Option<&Cluster>) -> Result<Value> {
+async fn values(
+    context: &mut Context<'_>,
+    args: &Args,
+    cluster: Option<&Cluster>,
+) -> Result<Value> {
     if args.install.identity_external_issuer {
         for (flag, file) in [
-            ("--identity-issuer-certificate-file", &args.control_plane.identity_issuer_certificate_file),
-            ("--identity-issuer-key-file", &args.control_plane.identity_issuer_key_file),
+            (
+                "--identity-issuer-certificate-file",
+                &args.control_plane.identity_issuer_certificate_file,
+            ),
+            (
+                "--identity-issuer-key-file",
+                &args.control_plane.identity_issuer_key_file,
+            ),
         ] {
             if file.is_some() {
                 bail!("{flag} must not be specified if --identity-external-issuer=true");
@@ -216,7 +244,8 @@ pub(super) async fn external_anchors(
             format!("Secret {namespace}/{name} must exist when the issuer is external: make it with cert-manager or kubectl first")
         })?;
         let anchors = secret.data.and_then(|mut data| data.remove("ca.crt"));
-        let anchors = anchors.with_context(|| format!("Secret {namespace}/{name} has no key ca.crt"))?;
+        let anchors =
+            anchors.with_context(|| format!("Secret {namespace}/{name} has no key ca.crt"))?;
         let anchors = String::from_utf8(anchors.0)
             .with_context(|| format!("ca.crt of Secret {namespace}/{name} is not PEM"))?;
         put(values, "identityTrustAnchorsPEM", anchors);

@@ -51,14 +51,18 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
         bail!("invalid service \"{service}\": {reason}");
     }
     if service.starts_with(|c: char| c.is_ascii_digit()) {
-        bail!("invalid service \"{service}\": a DNS-1035 label must start with an alphabetic character");
+        bail!(
+            "invalid service \"{service}\": a DNS-1035 label must start with an alphabetic character"
+        );
     }
     if let Err(reason) = dns_label(&namespace) {
         bail!("invalid namespace \"{namespace}\": {reason}");
     }
     let name = format!("{service}.{namespace}.svc.{domain}");
     if args.template && format == Format::Yaml {
-        return Ok(context.printer.text(&template(&name, &namespace, service))?);
+        return Ok(context
+            .printer
+            .text(&template(&name, &namespace, service))?);
     }
     let routes = if let Some(file) = &args.open_api {
         let document = yaml::parse(&fetch::text(file).await?)
@@ -93,7 +97,9 @@ async fn surroundings(context: &Context<'_>, args: &Args) -> Result<(String, Str
         return Ok((namespace, DOMAIN.to_owned()));
     }
     let values = cluster?.values(context.namespace()).await?;
-    let domain = values.as_ref().map_or("", |values| text(values, "clusterDomain"));
+    let domain = values
+        .as_ref()
+        .map_or("", |values| text(values, "clusterDomain"));
     let domain = if domain.is_empty() { DOMAIN } else { domain };
     Ok((namespace, domain.to_owned()))
 }

@@ -41,8 +41,10 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
         needed.extend(objects.parsed()?.iter().map(identity));
     }
     let found = inventory::list(&cluster, &EVERY, &namespace).await;
-    let leftover: Vec<Value> =
-        found.into_iter().filter(|object| !needed.contains(&identity(object))).collect();
+    let leftover: Vec<Value> = found
+        .into_iter()
+        .filter(|object| !needed.contains(&identity(object)))
+        .collect();
     print(context.printer, &leftover, format)
 }
 

@@ -40,7 +40,11 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
             entries.push(Entry {
                 kind: transform::kind(object).to_lowercase(),
                 name: transform::name(object).to_owned(),
-                outcome: if changed { Outcome::Uninjected } else { Outcome::Skipped },
+                outcome: if changed {
+                    Outcome::Uninjected
+                } else {
+                    Outcome::Skipped
+                },
                 ..Entry::default()
             });
             changed

@@ -52,7 +52,10 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
         }
         let selector = format!("{CONTROL_PLANE_NS}={control_plane}");
         let pods: Api<Pod> = Api::all(cluster.client());
-        let pods = pods.list_metadata(&ListParams::default().labels(&selector)).await.map_err(plain)?;
+        let pods = pods
+            .list_metadata(&ListParams::default().labels(&selector))
+            .await
+            .map_err(plain)?;
         let mut meshed: Vec<String> = pods
             .iter()
             .filter(|pod| pod.namespace().as_deref() != Some(control_plane.as_str()))

@@ -6,7 +6,7 @@ use crate::{
     chart::Chart,
     cluster::{Cluster, plain},
     context::Context,
-    failure::{ExitStatus, stop},
+    failure::{ExitStatus, line, stop},
     install::{
         CONTROL_PLANE, Objects, defaults, ensure_issuer,
         flags::{ControlPlaneFlags, ProxyFlags},
@@ -79,8 +79,13 @@ pub async fn run(context: &mut Context<'_>, args: Args) -> Result<()> {
     match rendered {
         Err(error) if error.downcast_ref::<crate::failure::Stop>().is_none() => {
             let mark = context.printer.err_mark(Mark::Failure);
-            context.printer.err(format_args!("{mark} Could not render upgrade configuration: {error:#}"));
-            context.printer.err("For troubleshooting help, visit: https://linkerd.io/upgrade/#troubleshooting\n");
+            context.printer.err(format_args!(
+                "{mark} Could not render upgrade configuration: {}",
+                line(&error)
+            ));
+            context.printer.err(
+                "For troubleshooting help, visit: https://linkerd.io/upgrade/#troubleshooting\n",
+            );
             Err(ExitStatus(1).into())
         }
         other => other,
@@ -113,9 +118,12 @@ async fn control_plane(
     lay_over(&mut values, old);
     let files = &args.control_plane;
     if text(&values, "identity.issuer.scheme") == "kubernetes.io/tls"
-        && (files.identity_issuer_certificate_file.is_some() || files.identity_issuer_key_file.is_some())
+        && (files.identity_issuer_certificate_file.is_some()
+            || files.identity_issuer_key_file.is_some())
     {
-        bail!("cannot update issuer certificates if you are using external cert management solution");
+        bail!(
+            "cannot update issuer certificates if you are using external cert management solution"
+        );
     }
     args.control_plane.apply(&chart, &mut values)?;
     args.proxy.apply(&mut values);
@@ -140,12 +148,21 @@ async fn trusted_by_proxies(cluster: &Cluster, values: &Value, namespace: &str) 
         return Ok(());
     }
     let issuer = Issuer::from_pem(
-        ("identity.issuer.tls.crtPEM", text(values, "identity.issuer.tls.crtPEM").as_bytes()),
-        ("identity.issuer.tls.keyPEM", text(values, "identity.issuer.tls.keyPEM").as_bytes()),
+        (
+            "identity.issuer.tls.crtPEM",
+            text(values, "identity.issuer.tls.crtPEM").as_bytes(),
+        ),
+        (
+            "identity.issuer.tls.keyPEM",
+            text(values, "identity.issuer.tls.keyPEM").as_bytes(),
+        ),
     )?;
     let pods: Api<Pod> = Api::all(cluster.client());
     let selector = format!("{CONTROL_PLANE_NS}={namespace}");
-    let pods = pods.list(&ListParams::default().labels(&selector)).await.map_err(plain)?;
+    let pods = pods
+        .list(&ListParams::default().labels(&selector))
+        .await
+        .map_err(plain)?;
     let now = SystemTime::now();
     let doubters: Vec<String> = pods
         .iter()
@@ -156,7 +173,13 @@ async fn trusted_by_proxies(cluster: &Cluster, values: &Value, namespace: &str) 
                 anchors.is_ok_and(|anchors| issuer.verify(&anchors, "probe", now).is_err())
             })
         })
-        .map(|pod| format!("* {}/{}", pod.namespace().unwrap_or_default(), pod.name_any()))
+        .map(|pod| {
+            format!(
+                "* {}/{}",
+                pod.namespace().unwrap_or_default(),
+                pod.name_any()
+            )
+        })
         .collect();
     if !doubters.is_empty() {
         bail!(
@@ -171,8 +194,13 @@ async fn trusted_by_proxies(cluster: &Cluster, values: &Value, namespace: &str) 
 /// The trust anchors a pod's proxy started with.
 fn anchors(pod: &Pod) -> Option<&str> {
     let spec = pod.spec.as_ref()?;
-    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut containers = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten());
     let proxy = containers.find(|container| container.name == "linkerd-proxy")?;
     let mut env = proxy.env.iter().flatten();
-    env.find(|var| var.name == "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS")?.value.as_deref()
+    env.find(|var| var.name == "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS")?
+        .value
+        .as_deref()
 }

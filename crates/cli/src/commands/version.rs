@@ -3,10 +3,7 @@
 use crate::{cluster::Cluster, context::Context};
 use anyhow::Result;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api,
-    api::ListParams,
-};
+use kube::{Api, api::ListParams};
 use linkerd_k8s::labels::CONTROL_PLANE_NS;
 use linkerd_runtime::version::VERSION;
 use std::{collections::BTreeMap, time::Duration};
@@ -41,7 +38,9 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
     if args.short {
         context.printer.out(VERSION)?;
     } else {
-        context.printer.out(format_args!("Client version: {VERSION}"))?;
+        context
+            .printer
+            .out(format_args!("Client version: {VERSION}"))?;
     }
     if args.client {
         return Ok(());
@@ -53,7 +52,9 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
     if args.short {
         context.printer.out(server)?;
     } else {
-        context.printer.out(format_args!("Server version: {server}"))?;
+        context
+            .printer
+            .out(format_args!("Server version: {server}"))?;
     }
     if !args.proxy {
         return Ok(());
@@ -76,7 +77,9 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
         if args.short {
             context.printer.out(version)?;
         } else {
-            context.printer.out(format_args!("\t{version} ({pods} pods)"))?;
+            context
+                .printer
+                .out(format_args!("\t{version} ({pods} pods)"))?;
         }
     }
     Ok(())
@@ -111,7 +114,10 @@ async fn proxies(
 /// The tag of the proxy's image, wherever the container stands.
 fn proxy_version(pod: &Pod) -> Option<String> {
     let spec = pod.spec.as_ref()?;
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let containers = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten());
     let image = containers
         .into_iter()
         .find(|container| container.name == "linkerd-proxy")?
@@ -132,9 +138,21 @@ mod tests {
     #[test]
     fn versions_are_image_tags() {
         for (name, spec, expected) in [
-            ("sidecar", json!({"containers": [{"name": "app"}, {"name": "linkerd-proxy", "image": "r:5000/proxy:edge-1"}]}), Some("edge-1")),
-            ("native", json!({"containers": [], "initContainers": [{"name": "linkerd-proxy", "image": "proxy:2"}]}), Some("2")),
-            ("digest", json!({"containers": [{"name": "linkerd-proxy", "image": "r/proxy@sha256:00"}]}), Some("")),
+            (
+                "sidecar",
+                json!({"containers": [{"name": "app"}, {"name": "linkerd-proxy", "image": "r:5000/proxy:edge-1"}]}),
+                Some("edge-1"),
+            ),
+            (
+                "native",
+                json!({"containers": [], "initContainers": [{"name": "linkerd-proxy", "image": "proxy:2"}]}),
+                Some("2"),
+            ),
+            (
+                "digest",
+                json!({"containers": [{"name": "linkerd-proxy", "image": "r/proxy@sha256:00"}]}),
+                Some(""),
+            ),
             ("none", json!({"containers": [{"name": "app"}]}), None),
         ] {
             let pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).expect("pod");

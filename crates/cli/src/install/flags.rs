@@ -177,15 +177,27 @@ impl ControlPlaneFlags {
         set(values, "controllerLogLevel", &self.controller_log_level);
         set(values, "enableEndpointSlices", &self.enable_endpoint_slices);
         let issuer = "identity.issuer";
-        set(values, &format!("{issuer}.issuanceLifetime"), &self.identity_issuance_lifetime);
-        set(values, &format!("{issuer}.clockSkewAllowance"), &self.identity_clock_skew_allowance);
+        set(
+            values,
+            &format!("{issuer}.issuanceLifetime"),
+            &self.identity_issuance_lifetime,
+        );
+        set(
+            values,
+            &format!("{issuer}.clockSkewAllowance"),
+            &self.identity_clock_skew_allowance,
+        );
         for (path, file) in [
-            ("identity.issuer.tls.crtPEM", &self.identity_issuer_certificate_file),
+            (
+                "identity.issuer.tls.crtPEM",
+                &self.identity_issuer_certificate_file,
+            ),
             ("identity.issuer.tls.keyPEM", &self.identity_issuer_key_file),
             ("identityTrustAnchorsPEM", &self.identity_trust_anchors_file),
         ] {
             if let Some(file) = file {
-                let pem = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+                let pem =
+                    fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
                 put(values, path, pem);
             }
         }
@@ -229,7 +241,11 @@ impl ProxyFlags {
             ] {
                 let name = crate::values::text(values, path);
                 let name = name.rsplit('/').next().unwrap_or_default().to_owned();
-                put(values, path, format!("{}/{name}", registry.trim_end_matches('/')));
+                put(
+                    values,
+                    path,
+                    format!("{}/{name}", registry.trim_end_matches('/')),
+                );
             }
         }
         set(values, "proxy.ports.inbound", &self.inbound_port);
@@ -237,16 +253,32 @@ impl ProxyFlags {
         set(values, "proxy.ports.control", &self.control_port);
         set(values, "proxy.ports.admin", &self.admin_port);
         let list = |ports: &Option<Vec<String>>| ports.as_ref().map(|ports| ports.join(","));
-        set(values, "proxyInit.ignoreInboundPorts", &list(&self.skip_inbound_ports));
-        set(values, "proxyInit.ignoreOutboundPorts", &list(&self.skip_outbound_ports));
+        set(
+            values,
+            "proxyInit.ignoreInboundPorts",
+            &list(&self.skip_inbound_ports),
+        );
+        set(
+            values,
+            "proxyInit.ignoreOutboundPorts",
+            &list(&self.skip_outbound_ports),
+        );
         set(values, "proxy.uid", &self.proxy_uid);
         set(values, "proxy.gid", &self.proxy_gid);
         set(values, "proxy.logLevel", &self.proxy_log_level);
         set(values, "proxy.resources.cpu.request", &self.proxy_cpu);
         set(values, "proxy.resources.memory.request", &self.proxy_memory);
         for (quantity, path, workers) in [
-            (&self.proxy_cpu_request, "proxy.resources.cpu.request", "minimum"),
-            (&self.proxy_cpu_limit, "proxy.resources.cpu.limit", "maximum"),
+            (
+                &self.proxy_cpu_request,
+                "proxy.resources.cpu.request",
+                "minimum",
+            ),
+            (
+                &self.proxy_cpu_limit,
+                "proxy.resources.cpu.limit",
+                "maximum",
+            ),
         ] {
             let Some(quantity) = quantity else { continue };
             put(values, path, quantity.clone());
@@ -254,22 +286,54 @@ impl ProxyFlags {
                 put(values, &format!("proxy.runtime.workers.{workers}"), cores);
             }
         }
-        set(values, "proxy.resources.memory.request", &self.proxy_memory_request);
-        set(values, "proxy.resources.memory.limit", &self.proxy_memory_limit);
+        set(
+            values,
+            "proxy.resources.memory.request",
+            &self.proxy_memory_request,
+        );
+        set(
+            values,
+            "proxy.resources.memory.limit",
+            &self.proxy_memory_limit,
+        );
         if self.enable_external_profiles {
             put(values, "proxy.enableExternalProfiles", true);
         }
-        set(values, "proxy.defaultInboundPolicy", &self.default_inbound_policy);
+        set(
+            values,
+            "proxy.defaultInboundPolicy",
+            &self.default_inbound_policy,
+        );
     }
 
     /// What to say about flags that are on their way out.
     pub fn deprecations(&self) -> Vec<String> {
         [
-            ("proxy-cpu", "use --proxy-cpu-request instead", self.proxy_cpu.is_some()),
-            ("proxy-memory", "use --proxy-memory-request instead", self.proxy_memory.is_some()),
-            ("proxy-version", "use --set proxy.image.version instead", self.proxy_version.is_some()),
-            ("init-image", "the init program is part of the proxy's image", self.init_image.is_some()),
-            ("init-image-version", "the init program is part of the proxy's image", self.init_image_version.is_some()),
+            (
+                "proxy-cpu",
+                "use --proxy-cpu-request instead",
+                self.proxy_cpu.is_some(),
+            ),
+            (
+                "proxy-memory",
+                "use --proxy-memory-request instead",
+                self.proxy_memory.is_some(),
+            ),
+            (
+                "proxy-version",
+                "use --set proxy.image.version instead",
+                self.proxy_version.is_some(),
+            ),
+            (
+                "init-image",
+                "the init program is part of the proxy's image",
+                self.init_image.is_some(),
+            ),
+            (
+                "init-image-version",
+                "the init program is part of the proxy's image",
+                self.init_image_version.is_some(),
+            ),
         ]
         .into_iter()
         .filter(|(_, _, given)| *given)

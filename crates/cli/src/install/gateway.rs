@@ -56,7 +56,9 @@ fn judge(definitions: &[CustomResourceDefinition]) -> Found {
     } else {
         Provider::External
     };
-    let outdated = definitions.iter().filter(|_| provider == Provider::External);
+    let outdated = definitions
+        .iter()
+        .filter(|_| provider == Provider::External);
     Found {
         provider,
         outdated: outdated
@@ -103,7 +105,11 @@ mod tests {
     use serde_json::json;
 
     fn definition(created_by: bool, version: &str) -> CustomResourceDefinition {
-        let annotations = if created_by { json!({CREATED_BY: "linkerd/cli x"}) } else { json!({}) };
+        let annotations = if created_by {
+            json!({CREATED_BY: "linkerd/cli x"})
+        } else {
+            json!({})
+        };
         serde_json::from_value(json!({
             "metadata": {"name": NEEDED[0], "annotations": annotations},
             "spec": {"group": "g", "scope": "Namespaced", "names": {"kind": "K", "plural": "p"},
@@ -117,8 +123,20 @@ mod tests {
         for (name, definitions, default, with, without) in [
             ("absent", vec![], false, true, false),
             ("ours", vec![definition(true, "v1")], true, true, false),
-            ("external", vec![definition(false, "v1")], false, false, true),
-            ("old external", vec![definition(false, "v1beta1")], false, false, false),
+            (
+                "external",
+                vec![definition(false, "v1")],
+                false,
+                false,
+                true,
+            ),
+            (
+                "old external",
+                vec![definition(false, "v1beta1")],
+                false,
+                false,
+                false,
+            ),
         ] {
             let found = judge(&definitions);
             assert_eq!(found.default_install(), default, "{name}");

@@ -35,8 +35,13 @@ pub async fn missing_crds(cluster: &Cluster, namespace: &str) -> Result<Vec<Stri
     for (ours, theirs) in ours.iter().zip(found) {
         let name = text(ours, "metadata.name");
         let versions = get(ours, "spec.versions").as_array();
-        let newest = versions.into_iter().flatten().find(|v| v["storage"] == Value::Bool(true));
-        let newest = newest.and_then(|version| version["name"].as_str()).unwrap_or_default();
+        let newest = versions
+            .into_iter()
+            .flatten()
+            .find(|v| v["storage"] == Value::Bool(true));
+        let newest = newest
+            .and_then(|version| version["name"].as_str())
+            .unwrap_or_default();
         match theirs {
             None => missing.push(format!("missing {name}")),
             Some(theirs) if !theirs.spec.versions.iter().any(|v| v.name == newest) => {
@@ -60,7 +65,10 @@ pub async fn docker_runtime(cluster: &Cluster, values: &Value) -> Result<()> {
         Err(error) => return Err(plain(error)),
     };
     let docker = |node: &Node| {
-        let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
+        let info = node
+            .status
+            .as_ref()
+            .and_then(|status| status.node_info.as_ref());
         info.is_some_and(|info| info.container_runtime_version.starts_with("docker:"))
     };
     if nodes.iter().any(docker) {
@@ -79,7 +87,11 @@ pub async fn api_server_ports(cluster: &Cluster, values: &mut Value) {
         return;
     };
     let mut ports: Vec<String> = Vec::new();
-    for port in service.spec.iter().flat_map(|spec| spec.ports.iter().flatten()) {
+    for port in service
+        .spec
+        .iter()
+        .flat_map(|spec| spec.ports.iter().flatten())
+    {
         ports.push(port.port.to_string());
         if let Some(IntOrString::Int(target)) = &port.target_port {
             ports.push(target.to_string());

@@ -26,7 +26,10 @@ pub fn values(values: &Value) -> Result<()> {
     version(text(values, "proxy.image.version"), true)?;
     version(text(values, "proxyInit.image.version"), true)?;
     if !CONTROLLER_LEVELS.contains(&text(values, "controllerLogLevel")) {
-        bail!("--controller-log-level must be one of: {}", CONTROLLER_LEVELS.join(", "));
+        bail!(
+            "--controller-log-level must be one of: {}",
+            CONTROLLER_LEVELS.join(", ")
+        );
     }
     proxy_log_level(text(values, "proxy.logLevel"))?;
     let domain = text(values, "identityTrustDomain");
@@ -35,26 +38,47 @@ pub fn values(values: &Value) -> Result<()> {
     {
         bail!("invalid trust domain '{domain}': {reason}");
     }
-    for network in text(values, "clusterNetworks").split(',').map(str::trim).filter(|n| !n.is_empty()) {
+    for network in text(values, "clusterNetworks")
+        .split(',')
+        .map(str::trim)
+        .filter(|n| !n.is_empty())
+    {
         if network.parse::<ipnet::IpNet>().is_err() {
             bail!("cannot parse destination get networks: invalid CIDR address: {network}");
         }
     }
-    for path in ["imagePullPolicy", "proxy.image.pullPolicy", "proxyInit.image.pullPolicy"] {
+    for path in [
+        "imagePullPolicy",
+        "proxy.image.pullPolicy",
+        "proxyInit.image.pullPolicy",
+    ] {
         let policy = text(values, path);
         if !policy.is_empty() && !PULL_POLICIES.contains(&policy) {
-            bail!("--image-pull-policy must be one of: {}", PULL_POLICIES.join(", "));
+            bail!(
+                "--image-pull-policy must be one of: {}",
+                PULL_POLICIES.join(", ")
+            );
         }
     }
     resources(get(values, "proxy.resources"))?;
-    for path in ["proxyInit.ignoreInboundPorts", "proxyInit.ignoreOutboundPorts"] {
-        for entry in text(values, path).split(',').map(str::trim).filter(|e| !e.is_empty()) {
+    for path in [
+        "proxyInit.ignoreInboundPorts",
+        "proxyInit.ignoreOutboundPorts",
+    ] {
+        for entry in text(values, path)
+            .split(',')
+            .map(str::trim)
+            .filter(|e| !e.is_empty())
+        {
             port_range(entry)?;
         }
     }
     let policy = text(values, "proxy.defaultInboundPolicy");
     if !POLICIES.contains(&policy) {
-        bail!("--default-inbound-policy must be one of: {} (got {policy})", POLICIES.join(", "));
+        bail!(
+            "--default-inbound-policy must be one of: {} (got {policy})",
+            POLICIES.join(", ")
+        );
     }
     Ok(())
 }
@@ -75,14 +99,19 @@ fn proxy_log_level(level: &str) -> Result<()> {
         let mut parts = text.split("::");
         parts.all(|part| {
             !part.is_empty()
-                && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '[' | ']' | '{' | '}'))
+                && part.chars().all(|c| {
+                    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '[' | ']' | '{' | '}')
+                })
         })
     };
     let known = |text: &str| PROXY_LEVELS.contains(&text.to_ascii_lowercase().as_str());
-    let valid = level.split(',').map(str::trim).all(|part| match part.split_once('=') {
-        Some((name, level)) => module(name) && known(level),
-        None => known(part) || module(part),
-    });
+    let valid = level
+        .split(',')
+        .map(str::trim)
+        .all(|part| match part.split_once('=') {
+            Some((name, level)) => module(name) && known(level),
+            None => known(part) || module(part),
+        });
     if !valid {
         bail!(
             "\"{level}\" is not a valid proxy log level - for allowed syntax check https://docs.rs/env_logger/0.6.0/env_logger/#enabling-logging"
@@ -174,8 +203,14 @@ pub fn issuer(values: &Value, namespace: &str) -> Result<()> {
     }
     let checked = || -> Result<()> {
         let issuer = Issuer::from_pem(
-            ("identity.issuer.tls.crtPEM", text(values, "identity.issuer.tls.crtPEM").as_bytes()),
-            ("identity.issuer.tls.keyPEM", text(values, "identity.issuer.tls.keyPEM").as_bytes()),
+            (
+                "identity.issuer.tls.crtPEM",
+                text(values, "identity.issuer.tls.crtPEM").as_bytes(),
+            ),
+            (
+                "identity.issuer.tls.keyPEM",
+                text(values, "identity.issuer.tls.keyPEM").as_bytes(),
+            ),
         )?;
         let anchors = TrustAnchors::from_pem("identityTrustAnchorsPEM", anchors.as_bytes())?;
         let name = format!("identity.{namespace}.{}", super::trust_domain(values));
@@ -197,19 +232,67 @@ mod tests {
         values(&defaults).expect("the defaults are right");
         for (path, value, expected) in [
             ("linkerdVersion", "a b", "a b is not a valid version"),
-            ("controllerLogLevel", "loud", "--controller-log-level must be one of: panic, fatal, error, warn, info, debug, trace"),
+            (
+                "controllerLogLevel",
+                "loud",
+                "--controller-log-level must be one of: panic, fatal, error, warn, info, debug, trace",
+            ),
             ("proxy.logLevel", "", "--proxy-log-level must not be empty"),
-            ("proxy.logLevel", "linkerd=loud", "\"linkerd=loud\" is not a valid proxy log level - for allowed syntax check https://docs.rs/env_logger/0.6.0/env_logger/#enabling-logging"),
-            ("clusterNetworks", "10.0.0.0/8,x", "cannot parse destination get networks: invalid CIDR address: x"),
-            ("imagePullPolicy", "Sometimes", "--image-pull-policy must be one of: Always, IfNotPresent, Never"),
-            ("proxy.resources.cpu.request", "much", "Invalid cpu request 'much' for --proxy-cpu-request flag"),
-            ("proxy.resources.memory.limit", "1Q", "Invalid memory limit '1Q' for --proxy-memory-limit flag"),
-            ("proxyInit.ignoreInboundPorts", "80,http", "\"http\" is not a valid port nor port-range"),
-            ("proxyInit.ignoreOutboundPorts", "x-2", "\"x\" is not a valid lower-bound"),
-            ("proxyInit.ignoreOutboundPorts", "1-70000", "\"70000\" is not a valid upper-bound"),
-            ("proxyInit.ignoreOutboundPorts", "9-1", "\"9-1\": upper-bound must be greater than or equal to lower-bound"),
-            ("proxyInit.ignoreOutboundPorts", "1-2-3", "ranges expected as <lower>-<upper>"),
-            ("proxy.defaultInboundPolicy", "open", "--default-inbound-policy must be one of: all-authenticated, all-unauthenticated, cluster-authenticated, cluster-unauthenticated, deny, audit (got open)"),
+            (
+                "proxy.logLevel",
+                "linkerd=loud",
+                "\"linkerd=loud\" is not a valid proxy log level - for allowed syntax check https://docs.rs/env_logger/0.6.0/env_logger/#enabling-logging",
+            ),
+            (
+                "clusterNetworks",
+                "10.0.0.0/8,x",
+                "cannot parse destination get networks: invalid CIDR address: x",
+            ),
+            (
+                "imagePullPolicy",
+                "Sometimes",
+                "--image-pull-policy must be one of: Always, IfNotPresent, Never",
+            ),
+            (
+                "proxy.resources.cpu.request",
+                "much",
+                "Invalid cpu request 'much' for --proxy-cpu-request flag",
+            ),
+            (
+                "proxy.resources.memory.limit",
+                "1Q",
+                "Invalid memory limit '1Q' for --proxy-memory-limit flag",
+            ),
+            (
+                "proxyInit.ignoreInboundPorts",
+                "80,http",
+                "\"http\" is not a valid port nor port-range",
+            ),
+            (
+                "proxyInit.ignoreOutboundPorts",
+                "x-2",
+                "\"x\" is not a valid lower-bound",
+            ),
+            (
+                "proxyInit.ignoreOutboundPorts",
+                "1-70000",
+                "\"70000\" is not a valid upper-bound",
+            ),
+            (
+                "proxyInit.ignoreOutboundPorts",
+                "9-1",
+                "\"9-1\": upper-bound must be greater than or equal to lower-bound",
+            ),
+            (
+                "proxyInit.ignoreOutboundPorts",
+                "1-2-3",
+                "ranges expected as <lower>-<upper>",
+            ),
+            (
+                "proxy.defaultInboundPolicy",
+                "open",
+                "--default-inbound-policy must be one of: all-authenticated, all-unauthenticated, cluster-authenticated, cluster-unauthenticated, deny, audit (got open)",
+            ),
         ] {
             let mut wrong = defaults.clone();
             put(&mut wrong, path, value);
@@ -218,9 +301,17 @@ mod tests {
         let mut wrong = defaults.clone();
         put(&mut wrong, "proxy.resources.cpu.request", "2");
         put(&mut wrong, "proxy.resources.cpu.limit", "1500m");
-        assert_eq!(values(&wrong).expect_err("limit").to_string(), "The cpu limit '1500m' cannot be lower than the cpu request '2'");
+        assert_eq!(
+            values(&wrong).expect_err("limit").to_string(),
+            "The cpu limit '1500m' cannot be lower than the cpu request '2'"
+        );
         let mut wrong = defaults;
         put(&mut wrong, "identityTrustDomain", "No_Domain");
-        assert!(values(&wrong).expect_err("domain").to_string().starts_with("invalid trust domain 'No_Domain': "));
+        assert!(
+            values(&wrong)
+                .expect_err("domain")
+                .to_string()
+                .starts_with("invalid trust domain 'No_Domain': ")
+        );
     }
 }

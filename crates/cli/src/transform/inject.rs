@@ -34,7 +34,9 @@ pub fn object(settings: &Settings, object: &mut Value) -> Result<(Entry, bool), 
         name: name(object).to_owned(),
         ..Entry::default()
     };
-    let component = object["metadata"]["labels"].get(CONTROL_PLANE_COMPONENT).is_some();
+    let component = object["metadata"]["labels"]
+        .get(CONTROL_PLANE_COMPONENT)
+        .is_some();
     let Some(path) = template_path(kind(object)) else {
         return match kind(object) {
             "Namespace" => {
@@ -59,7 +61,11 @@ pub fn object(settings: &Settings, object: &mut Value) -> Result<(Entry, bool), 
         return Err("--manual must be set when injecting control plane components".to_owned());
     }
     let failed = |reason: &dyn std::fmt::Display| {
-        format!("failed to inject {}/{}: {reason}", kind(object).to_lowercase(), name(object))
+        format!(
+            "failed to inject {}/{}: {reason}",
+            kind(object).to_lowercase(),
+            name(object)
+        )
     };
     let Some(template) = object.pointer(path) else {
         return Err(failed(&"it has no pod template"));
@@ -74,7 +80,10 @@ pub fn object(settings: &Settings, object: &mut Value) -> Result<(Entry, bool), 
     entry.disabled = template.annotation(INJECT) == Some(INJECT_DISABLED);
     entry.no_token =
         !settings.values.identity.service_account_token_projection && !template.automounts_token();
-    if entry.host_network || entry.sidecar || entry.disabled || entry.no_token {
+    if entry.disabled {
+        return Ok((entry, false));
+    }
+    if entry.host_network || entry.sidecar || entry.no_token {
         let vetoes = [
             (entry.no_token, Reason::TokenAutomountDisabled),
             (entry.host_network, Reason::HostNetwork),
@@ -83,9 +92,6 @@ pub fn object(settings: &Settings, object: &mut Value) -> Result<(Entry, bool), 
         ];
         let vetoes = vetoes.into_iter().filter(|(given, _)| *given);
         let vetoes: Vec<&str> = vetoes.map(|(_, reason)| reason.text()).collect();
-        if vetoes.is_empty() {
-            return Ok((entry, false));
-        }
         return Err(failed(&vetoes.join(", ")));
     }
     if settings.manual {
@@ -108,7 +114,11 @@ fn annotate(parent: &mut Value, settings: &Settings, ask: bool) {
         return;
     };
     if ask {
-        let value = if settings.ingress { INJECT_INGRESS } else { INJECT_ENABLED };
+        let value = if settings.ingress {
+            INJECT_INGRESS
+        } else {
+            INJECT_ENABLED
+        };
         annotations.insert(INJECT.to_owned(), value.into());
     }
     for (key, value) in &settings.annotations {
@@ -130,7 +140,10 @@ fn sidecar(settings: &Settings, object: &Value, path: &str) -> Result<Value, Str
     let template = Template::read(template).map_err(|error| error.to_string())?;
     let owner_kind = kind(&object).to_lowercase();
     let owner_name = name(&object).to_owned();
-    let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
+    let namespace = object["metadata"]["namespace"]
+        .as_str()
+        .unwrap_or("default")
+        .to_owned();
     let request = Request {
         values: &settings.values,
         template: &template,
@@ -143,10 +156,102 @@ fn sidecar(settings: &Settings, object: &Value, path: &str) -> Result<Value, Str
         created_by: &settings.created_by,
     };
     let injection = inject(&request).map_err(|error| error.to_string())?;
-    let patch: json_patch::Patch = serde_json::from_value(Value::Array(injection.patch)).map_err(|e| e.to_string())?;
+    let patch: json_patch::Patch =
+        serde_json::from_value(Value::Array(injection.patch)).map_err(|e| e.to_string())?;
     json_patch::patch(&mut object, &patch).map_err(|error| error.to_string())?;
     if let Some(annotations) = object.pointer_mut(path).and_then(annotations) {
         annotations.shift_remove(INJECT);
     }
     Ok(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn settings(manual: bool) -> Settings {
+        Settings {
+            values: Values::default(),
+            annotations: BTreeMap::new(),
+            ingress: false,
+            manual,
+            control_plane_ns: "linkerd".to_owned(),
+            created_by: "linkerd/proxy-injector x".to_owned(),
+            trust_anchors: "anchors".to_owned(),
+        }
+    }
+
+    /// The template of a Deployment injected here is the pod that the webhook makes of it.
+    #[test]
+    fn manual_is_the_webhooks_result() {
+        let template = json!({
+            "metadata": {"labels": {"app": "web"}, "annotations": {"config.linkerd.io/proxy-log-level": "debug"}},
+            "spec": {"containers": [{"name": "web", "image": "web", "ports": [{"containerPort": 3306}]}],
+                "volumes": [{"name": "data", "emptyDir": {}}]},
+        });
+        let mut workload = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"template": template},
+        });
+        let (entry, changed) = object(&settings(true), &mut workload).expect("injected");
+        assert_eq!((entry.outcome, changed), (Outcome::Injected, true));
+        let settings = settings(true);
+        let injection = inject(&Request {
+            values: &settings.values,
+            template: &Template::read(&template).expect("a template"),
+            prefix: "",
+            namespace: "shop",
+            namespace_annotations: &[(INJECT.to_owned(), INJECT_ENABLED.to_owned())].into(),
+            owner: Some(("deployment", "web")),
+            control_plane_ns: "linkerd",
+            trust_anchors: "anchors",
+            created_by: "linkerd/proxy-injector x",
+        })
+        .expect("a patch");
+        let patch: json_patch::Patch =
+            serde_json::from_value(Value::Array(injection.patch)).expect("a patch");
+        let mut pod = template;
+        json_patch::patch(&mut pod, &patch).expect("applies");
+        // The webhook copies the namespace's wish; by hand there is nothing to wish for.
+        pod["metadata"]["annotations"]
+            .as_object_mut()
+            .expect("annotations")
+            .shift_remove(INJECT);
+        assert_eq!(workload["spec"]["template"], pod);
+    }
+
+    #[test]
+    fn control_plane_components_need_manual() {
+        let mut component = json!({
+            "kind": "Deployment", "metadata": {"name": "x", "labels": {CONTROL_PLANE_COMPONENT: "identity"}},
+            "spec": {"template": {"spec": {"containers": []}}},
+        });
+        let error = object(&settings(false), &mut component).expect_err("refused");
+        assert_eq!(
+            error,
+            "--manual must be set when injecting control plane components"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_injected_passes_through() {
+        for (name, value) in [
+            ("another kind", json!({"kind": "ConfigMap", "data": {}})),
+            ("no kind", json!({"a": 1})),
+            (
+                "a service",
+                json!({"kind": "Service", "spec": {"ports": [{"port": 6379}]}}),
+            ),
+            ("a text", json!("text")),
+        ] {
+            let mut after = value.clone();
+            let (entry, changed) = object(&settings(false), &mut after).expect(name);
+            assert_eq!(
+                (entry.outcome, changed, after),
+                (Outcome::Skipped, false, value),
+                "{name}"
+            );
+        }
+    }
 }

@@ -34,7 +34,11 @@ impl Entry {
 /// The report of `inject`: warnings, then a line for each object.
 pub fn inject(printer: &mut Printer, entries: &[Entry], verbose: bool) {
     let places = |of: fn(&Entry) -> bool| -> Vec<String> {
-        entries.iter().filter(|entry| of(entry)).map(Entry::place).collect()
+        entries
+            .iter()
+            .filter(|entry| of(entry))
+            .map(Entry::place)
+            .collect()
     };
     printer.err("");
     let mut lines: Vec<(Option<String>, &str)> = Vec::new();
@@ -42,18 +46,26 @@ pub fn inject(printer: &mut Printer, entries: &[Entry], verbose: bool) {
         (!places.is_empty()).then(|| text(&places.join(", ")))
     };
     lines.push((
-        some(places(|e| e.host_network), &|places| format!("\"hostNetwork: true\" detected in {places}")),
+        some(places(|e| e.host_network), &|places| {
+            format!("\"hostNetwork: true\" detected in {places}")
+        }),
         "pods do not use host networking",
     ));
     lines.push((
-        some(places(|e| e.sidecar), &|places| format!("known 3rd party sidecar detected in {places}")),
+        some(places(|e| e.sidecar), &|places| {
+            format!("known 3rd party sidecar detected in {places}")
+        }),
         "pods do not have a 3rd party proxy or initContainer already injected",
     ));
     lines.push((
-        some(places(|e| e.disabled), &|places| format!("\"linkerd.io/inject: disabled\" annotation set on {places}")),
+        some(places(|e| e.disabled), &|places| {
+            format!("\"linkerd.io/inject: disabled\" annotation set on {places}")
+        }),
         "pods are not annotated to disable injection",
     ));
-    let done = entries.iter().any(|e| matches!(e.outcome, Outcome::Injected | Outcome::Annotated));
+    let done = entries
+        .iter()
+        .any(|e| matches!(e.outcome, Outcome::Injected | Outcome::Annotated));
     lines.push((
         (!done).then(|| "no supported objects found".to_owned()),
         "at least one resource can be injected or annotated",

@@ -24,7 +24,9 @@ pub fn object(object: &mut Value) -> bool {
     if path.is_none() && !matches!(kind(object), "Namespace" | "Service") {
         return false;
     }
-    let component = object["metadata"]["labels"].get(CONTROL_PLANE_COMPONENT).is_some();
+    let component = object["metadata"]["labels"]
+        .get(CONTROL_PLANE_COMPONENT)
+        .is_some();
     let mut changed = false;
     if !component {
         changed |= metadata(object);
@@ -65,7 +67,9 @@ fn metadata(parent: &mut Value) -> bool {
         }
     }
     if changed && metadata.is_empty() {
-        parent.as_object_mut().map(|parent| parent.shift_remove("metadata"));
+        parent
+            .as_object_mut()
+            .map(|parent| parent.shift_remove("metadata"));
     }
     changed
 }
@@ -75,7 +79,11 @@ fn without(spec: &mut Value, list: &str, names: &[&str]) -> bool {
         return false;
     };
     let before = items.len();
-    items.retain(|item| !item["name"].as_str().is_some_and(|name| names.contains(&name)));
+    items.retain(|item| {
+        !item["name"]
+            .as_str()
+            .is_some_and(|name| names.contains(&name))
+    });
     let changed = items.len() < before;
     if changed && items.is_empty() && list != "containers" {
         spec.as_object_mut().map(|spec| spec.shift_remove(list));

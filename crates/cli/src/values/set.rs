@@ -110,7 +110,9 @@ fn unescape(text: &str) -> String {
 fn path(key: &str) -> Result<Vec<Step>, Error> {
     let mut steps = Vec::new();
     for part in split(key, '.') {
-        let open = part.find('[').filter(|at| *at == 0 || !part[..*at].ends_with('\\'));
+        let open = part
+            .find('[')
+            .filter(|at| *at == 0 || !part[..*at].ends_with('\\'));
         let (name, mut indexes) = part.split_at(open.unwrap_or(part.len()));
         if !name.is_empty() {
             steps.push(Step::Key(unescape(name.trim())));
@@ -135,7 +137,10 @@ fn path(key: &str) -> Result<Vec<Step>, Error> {
 fn value_of(text: &str, kind: Kind) -> Result<Value, Error> {
     if let Some(inner) = text.strip_prefix('{') {
         let inner = inner.strip_suffix('}').ok_or(Error::OpenList)?;
-        return Ok(split(inner, ',').iter().map(|item| scalar(item, kind)).collect());
+        return Ok(split(inner, ',')
+            .iter()
+            .map(|item| scalar(item, kind))
+            .collect());
     }
     Ok(scalar(text, kind))
 }
@@ -152,7 +157,9 @@ fn scalar(text: &str, kind: Kind) -> Value {
         "0" => 0.into(),
         // A leading zero makes it a text, as in an account number.
         number if number.starts_with('0') => Value::from(text),
-        number => number.parse::<i64>().map_or_else(|_| Value::from(text.as_str()), Value::from),
+        number => number
+            .parse::<i64>()
+            .map_or_else(|_| Value::from(text.as_str()), Value::from),
     }
 }
 
@@ -191,13 +198,29 @@ mod tests {
     #[test]
     fn the_language() {
         for (name, text, expected) in [
-            ("typed", "a=1,b=true,c=null,d=x,e=0123,f=0", json!({"a": 1, "b": true, "c": null, "d": "x", "e": "0123", "f": 0})),
-            ("nested", "a.b.c=1,a.b.d=2", json!({"a": {"b": {"c": 1, "d": 2}}})),
-            ("escaped dot", r"nodeSelector.kubernetes\.io/os=linux", json!({"nodeSelector": {"kubernetes.io/os": "linux"}})),
+            (
+                "typed",
+                "a=1,b=true,c=null,d=x,e=0123,f=0",
+                json!({"a": 1, "b": true, "c": null, "d": "x", "e": "0123", "f": 0}),
+            ),
+            (
+                "nested",
+                "a.b.c=1,a.b.d=2",
+                json!({"a": {"b": {"c": 1, "d": 2}}}),
+            ),
+            (
+                "escaped dot",
+                r"nodeSelector.kubernetes\.io/os=linux",
+                json!({"nodeSelector": {"kubernetes.io/os": "linux"}}),
+            ),
             ("escaped comma", r"a=1\,2,b=3", json!({"a": "1,2", "b": 3})),
             ("list", "a={x,1,true}", json!({"a": ["x", 1, true]})),
             ("empty list", "a={}", json!({"a": []})),
-            ("index", "a[0].k=v,a[2]=x", json!({"a": [{"k": "v"}, null, "x"]})),
+            (
+                "index",
+                "a[0].k=v,a[2]=x",
+                json!({"a": [{"k": "v"}, null, "x"]}),
+            ),
             ("value with equals", "a=b=c", json!({"a": "b=c"})),
             ("empty value", "a=", json!({"a": ""})),
         ] {
@@ -219,7 +242,11 @@ mod tests {
             ("a[99999999]=1", Error::Index("99999999]".into())),
             ("a={1", Error::OpenList),
         ] {
-            assert_eq!(apply(&mut json!({}), text, Kind::Typed), Err(expected), "{text}");
+            assert_eq!(
+                apply(&mut json!({}), text, Kind::Typed),
+                Err(expected),
+                "{text}"
+            );
         }
     }
 }

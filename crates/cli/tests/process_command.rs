@@ -1,0 +1,304 @@
+//! The program as people run it: whole outputs against golden files. `UPDATE_GOLDEN=1` rewrites
+//! them.
+
+use serde_json::Value;
+use std::{
+    env, fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+fn golden_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+/// Runs `linkerd` away from every cluster.
+fn linkerd(args: &[&str], stdin: &str) -> Ran {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_linkerd"))
+        .args(args)
+        .env_clear()
+        .env("PATH", "/nowhere")
+        .env("KUBECONFIG", "/nowhere/kubeconfig")
+        .current_dir(golden_dir())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("linkerd starts");
+    let mut input = child.stdin.take().expect("a pipe");
+    let text = stdin.to_owned();
+    let writer = std::thread::spawn(move || {
+        let _ = input.write_all(text.as_bytes());
+    });
+    let output = child.wait_with_output().expect("linkerd ends");
+    writer.join().expect("the input is written");
+    Ran {
+        code: output.status.code().expect("an exit code"),
+        out: String::from_utf8(output.stdout).expect("UTF-8"),
+        err: String::from_utf8(output.stderr).expect("UTF-8"),
+    }
+}
+
+fn golden(name: &str, text: &str) {
+    let file = golden_dir().join(name);
+    if env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&file, text).expect("the golden file is written");
+    }
+    let expected = fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(text, expected, "{name}; UPDATE_GOLDEN=1 rewrites it");
+}
+
+fn transcript(lines: &[&[&str]], stdin: &str) -> String {
+    let mut text = String::new();
+    for args in lines {
+        let ran = linkerd(args, stdin);
+        text += &format!("$ linkerd {}\n{}", args.join(" "), ran.out);
+        for line in ran.err.lines() {
+            text += &format!("2> {line}\n");
+        }
+        text += &format!("exit {}\n\n", ran.code);
+    }
+    text
+}
+
+#[test]
+fn help() {
+    let text = transcript(
+        &[
+            &[],
+            &["version", "-h"],
+            &["install", "--help"],
+            &["upgrade", "--help"],
+            &["inject", "--help"],
+            &["uninject", "--help"],
+            &["profile", "--help"],
+            &["prune", "--help"],
+            &["uninstall", "--help"],
+            &["completion", "--help"],
+        ],
+        "",
+    );
+    golden("help.txt", &text);
+}
+
+#[test]
+fn mistakes() {
+    let text = transcript(
+        &[
+            &["instal"],
+            &["metrics"],
+            &["nothing-like-it"],
+            &["install", "--bogus"],
+            &["install", "-o", "xml"],
+            &["-L", "a_b", "version", "--client"],
+            &["version"],
+            &["install"],
+            &["install", "--ignore-cluster", "--set", "proxy.logLevel="],
+            &["install", "--ignore-cluster", "--set", "novalue"],
+            &[
+                "install",
+                "--ignore-cluster",
+                "--skip-inbound-ports",
+                "80,http",
+            ],
+            &["install", "--ignore-cluster", "--identity-external-issuer"],
+            &[
+                "install",
+                "--ignore-cluster",
+                "--identity-issuer-key-file",
+                "key.txt",
+            ],
+            &[
+                "install",
+                "--ignore-cluster",
+                "--set",
+                "identity.issuer.scheme=other",
+            ],
+            &["install", "--ignore-cluster", "-f", "missing.yaml"],
+            &["inject"],
+            &["inject", "app.yaml"],
+            &["inject", "http://example.org/app.yaml", "--ignore-cluster"],
+            &["inject", "missing.yaml", "--ignore-cluster"],
+            &["inject", "broken.yaml", "--ignore-cluster"],
+            &["inject", "refused.yaml", "--ignore-cluster"],
+            &["completion", "tcsh"],
+            &["profile", "--ignore-cluster", "web"],
+            &["profile", "--ignore-cluster", "--template", "Web"],
+        ],
+        "",
+    );
+    golden("mistakes.txt", &text);
+}
+
+#[test]
+fn version_of_the_client() {
+    let text = transcript(
+        &[
+            &["version", "--client"],
+            &["--short", "version", "--client=true"],
+        ],
+        "",
+    );
+    golden("version.txt", &text);
+}
+
+#[test]
+fn inject_and_uninject() {
+    let app = fs::read_to_string(golden_dir().join("app.yaml")).expect("the sample");
+    golden(
+        "inject.txt",
+        &transcript(&[&["inject", "--ignore-cluster", "-"]], &app),
+    );
+    golden(
+        "inject_flags.txt",
+        &transcript(
+            &[&[
+                "inject",
+                "--ignore-cluster",
+                "--ingress",
+                "--opaque-ports",
+                "80,6379",
+                "--proxy-cpu-request",
+                "100m",
+                "--skip-outbound-ports",
+                "25,587",
+                "--native-sidecar",
+                "--enable-debug-sidecar",
+                "-o",
+                "json",
+                "-",
+            ]],
+            &app,
+        ),
+    );
+    golden(
+        "inject_manual.txt",
+        &transcript(&[&["inject", "--ignore-cluster", "--manual", "-"]], &app),
+    );
+    let injected = linkerd(&["inject", "--ignore-cluster", "-"], &app).out;
+    golden(
+        "uninject.txt",
+        &transcript(&[&["uninject", "-"]], &injected),
+    );
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    let documents = linkerd_cli::manifest::documents("test", text).expect("YAML");
+    documents
+        .into_iter()
+        .map(|document| document.value)
+        .collect()
+}
+
+#[test]
+fn uninject_undoes_inject() {
+    let app = fs::read_to_string(golden_dir().join("app.yaml")).expect("the sample");
+    let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": documents(&app)})
+        .to_string();
+    for input in [app, list] {
+        for flags in [
+            &["inject", "--ignore-cluster", "-"][..],
+            &["inject", "--ignore-cluster", "--manual", "-"],
+        ] {
+            let once = linkerd(flags, &input);
+            assert_eq!(once.code, 0, "{}", once.err);
+            assert_ne!(documents(&once.out), documents(&input));
+            let twice = linkerd(flags, &once.out);
+            assert_eq!(
+                documents(&twice.out),
+                documents(&once.out),
+                "injecting twice is injecting once"
+            );
+            let back = linkerd(&["uninject", "-"], &once.out);
+            assert_eq!(documents(&back.out), documents(&input), "{flags:?}");
+        }
+    }
+}
+
+/// Kinds and names in the order of output; certificates differ at each run.
+#[test]
+fn install_objects() {
+    let list = |args: &[&str]| {
+        let ran = linkerd(args, "");
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        let objects = documents(&ran.out);
+        let lines = objects.iter().map(|object| {
+            let (group, kind, namespace, name) = linkerd_cli::inventory::identity(object);
+            format!("{group}/{kind} {namespace}/{name}\n")
+        });
+        lines.collect::<String>()
+    };
+    golden(
+        "install_objects.txt",
+        &list(&["install", "--ignore-cluster"]),
+    );
+    golden(
+        "install_ha_objects.txt",
+        &list(&[
+            "install",
+            "--ignore-cluster",
+            "--ha",
+            "--set",
+            "podMonitor.enabled=true",
+        ]),
+    );
+    golden(
+        "install_crds_objects.txt",
+        &list(&["install", "--ignore-cluster", "--crds"]),
+    );
+    let json = linkerd(&["install", "--ignore-cluster", "-o", "json"], "");
+    assert_eq!(json.out.lines().count(), 42);
+}
+
+/// What install stored gives the same manifests through upgrade, webhook certificates aside.
+#[test]
+fn upgrade_repeats_the_install() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("linkerd.yaml");
+    let first = linkerd(
+        &[
+            "install",
+            "--ignore-cluster",
+            "--ha",
+            "--set",
+            "proxy.logLevel=debug,heartbeatSchedule=1 2 * * *",
+        ],
+        "",
+    );
+    fs::write(&file, &first.out).expect("ours");
+    let file = file.to_str().expect("UTF-8");
+    let second = linkerd(&["upgrade", "--from-manifests", file], "");
+    assert_eq!(second.code, 0, "{}", second.err);
+    let stable = |text: &str| -> Vec<Value> {
+        let objects = documents(text).into_iter();
+        let kept = objects.filter(|object| {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            !name.ends_with("-k8s-tls") && !name.ends_with("-webhook-config")
+        });
+        let mut kept: Vec<Value> = kept.collect();
+        for object in &mut kept {
+            if let Some(checksum) =
+                object.pointer_mut("/spec/template/metadata/annotations/checksum~1config")
+            {
+                *checksum = Value::Null;
+            }
+        }
+        kept
+    };
+    assert_eq!(stable(&second.out), stable(&first.out));
+    let config = documents(&first.out)
+        .into_iter()
+        .find(|o| o["metadata"]["name"] == "linkerd-config")
+        .expect("the config");
+    assert!(
+        !config.to_string().contains("PRIVATE KEY"),
+        "no key in the ConfigMap"
+    );
+}

@@ -1,0 +1,241 @@
+//! Two installers, one truth: the objects of `linkerd install` are those of the real Helm.
+//!
+//! Needs Helm: `LINKERD_HELM`, or the one that `cargo xtask tool helm` builds and names.
+
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn helm() -> PathBuf {
+    if let Some(helm) = env::var_os("LINKERD_HELM") {
+        return helm.into();
+    }
+    let asked = Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--package", "xtask", "--", "tool", "helm"])
+        .current_dir(root())
+        .output();
+    let path = asked
+        .ok()
+        .filter(|output| output.status.success())
+        .map(|output| {
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            PathBuf::from(text.lines().last().unwrap_or_default().trim())
+        });
+    path.filter(|path| path.is_file()).unwrap_or_else(|| {
+        panic!("this test compares with the real Helm: run `cargo xtask tool helm` and set LINKERD_HELM to the path it prints")
+    })
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().expect("the program starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {stderr}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn linkerd() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linkerd"));
+    command
+        .env_remove("LINKERD_NAMESPACE")
+        .env_remove("LINKERD_DOCKER_REGISTRY");
+    command
+}
+
+/// Objects by what identifies them, without what is new at each render.
+fn objects(text: &str) -> BTreeMap<String, Value> {
+    let mut out = BTreeMap::new();
+    for (_, text) in linkerd_cli::manifest::split(text) {
+        let mut object =
+            linkerd_cli::yaml::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        if object.is_null() {
+            continue;
+        }
+        let (group, kind, namespace, name) = linkerd_cli::inventory::identity(&object);
+        if kind == "ConfigMap" && name == "linkerd-config" {
+            let values = object["data"]["values"]
+                .as_str()
+                .expect("values")
+                .to_owned();
+            object["data"]["values"] = linkerd_cli::yaml::parse(&values).expect("values are YAML");
+        }
+        if let Some(checksum) =
+            object.pointer_mut("/spec/template/metadata/annotations/checksum~1config")
+        {
+            *checksum = json!("a digest of rendered text");
+        }
+        let before = out.insert(format!("{group} {kind} {namespace}/{name}"), object);
+        assert!(before.is_none(), "{kind} {name} twice");
+    }
+    out
+}
+
+fn compare(name: &str, ours: &BTreeMap<String, Value>, theirs: &BTreeMap<String, Value>) {
+    let keys = |map: &BTreeMap<String, Value>| map.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(ours), keys(theirs), "{name}: the same objects");
+    for (key, ours) in ours {
+        assert_eq!(ours, &theirs[key], "{name}: {key}");
+    }
+}
+
+/// Values that would differ between two renders, fixed.
+fn fixed(dir: &Path) -> PathBuf {
+    let authority = linkerd_tls::issuer::generate::Authority::for_install(
+        "linkerd",
+        "cluster.local",
+        std::time::SystemTime::now(),
+    )
+    .expect("a CA");
+    let crt = authority.certificate.to_pem();
+    let key = authority.key.to_sec1_pem().expect("a key");
+    let webhook = json!({"crtPEM": crt, "keyPEM": key});
+    let values = json!({
+        "identityTrustAnchorsPEM": crt,
+        "identity": {"issuer": {"tls": {"crtPEM": crt, "keyPEM": key}}},
+        "proxyInjector": webhook, "profileValidator": webhook, "policyValidator": webhook,
+        "heartbeatSchedule": "1 2 * * *",
+        "cliVersion": format!("linkerd/cli {}", linkerd_runtime::version::VERSION),
+    });
+    let file = dir.join("fixed.yaml");
+    fs::write(&file, values.to_string()).expect("ours");
+    file
+}
+
+#[test]
+fn the_control_plane_is_helms() {
+    let helm = helm();
+    let dir = tempfile::tempdir().expect("a directory");
+    let fixed = fixed(dir.path());
+    let ha = root().join("charts/linkerd-control-plane/values-ha.yaml");
+    let ha = ha.to_str().expect("UTF-8");
+    let plain: [(&str, &[&str], &[&str], &str); 9] = [
+        ("default", &[], &[], "linkerd"),
+        ("high availability", &["--ha"], &["-f", ha], "linkerd"),
+        (
+            "CNI",
+            &["--linkerd-cni-enabled"],
+            &["--set", "cniEnabled=true"],
+            "linkerd",
+        ),
+        (
+            "native sidecar",
+            &["--set", "proxy.nativeSidecar=true"],
+            &["--set", "proxy.nativeSidecar=true"],
+            "linkerd",
+        ),
+        (
+            "external issuer",
+            &["--set", "identity.issuer.scheme=kubernetes.io/tls"],
+            &["--set", "identity.issuer.scheme=kubernetes.io/tls"],
+            "linkerd",
+        ),
+        ("other namespace", &[], &[], "other"),
+        (
+            "no heartbeat",
+            &["--disable-heartbeat"],
+            &["--set", "disableHeartBeat=true"],
+            "linkerd",
+        ),
+        (
+            "monitors",
+            &["--set", "podMonitor.enabled=true"],
+            &["--set", "podMonitor.enabled=true"],
+            "linkerd",
+        ),
+        (
+            "several",
+            &[
+                "--set",
+                "proxy.logLevel=debug,podAnnotations.a\\.b/c=d,tolerations[0].key=x,tolerations[0].operator=Exists",
+                "--set-string",
+                "controllerReplicas=2",
+                "--set",
+                "commonLabels.team=mesh",
+            ],
+            &[
+                "--set",
+                "proxy.logLevel=debug,podAnnotations.a\\.b/c=d,tolerations[0].key=x,tolerations[0].operator=Exists",
+                "--set-string",
+                "controllerReplicas=2",
+                "--set",
+                "commonLabels.team=mesh",
+            ],
+            "linkerd",
+        ),
+    ];
+    for (name, ours, theirs, namespace) in plain {
+        let ours = run(linkerd()
+            .args(["install", "--ignore-cluster", "-L", namespace, "-f"])
+            .arg(&fixed)
+            .args(ours));
+        let theirs = run(Command::new(&helm)
+            .args(["template", "linkerd-control-plane"])
+            .arg(root().join("charts/linkerd-control-plane"))
+            .args(["--namespace", namespace, "--kube-version", "1.34.0", "-f"])
+            .arg(&fixed)
+            .args(theirs));
+        let mut ours = objects(&ours);
+        ours.remove(&format!(" Namespace /{namespace}"))
+            .expect("the CLI makes the namespace");
+        ours.remove(&format!(" Secret {namespace}/linkerd-config-overrides"))
+            .expect("the CLI remembers");
+        compare(name, &ours, &objects(&theirs));
+    }
+}
+
+#[test]
+fn the_definitions_are_helms() {
+    let helm = helm();
+    let gateway = root().join("charts/linkerd-crds/templates/gateway.networking.k8s.io");
+    let cli = format!(
+        "cliVersion=linkerd/cli {}",
+        linkerd_runtime::version::VERSION
+    );
+    // The Gateway API's definitions are there when `cargo xtask charts` has run.
+    let cases: &[&str] = if gateway.is_dir() {
+        &[
+            "installGatewayAPI=false",
+            "installGatewayAPI=true",
+            "installGatewayAPI=true,enableTcpRoutes=false",
+        ]
+    } else {
+        &["installGatewayAPI=false"]
+    };
+    for set in cases {
+        let ours = run(linkerd().args(["install", "--crds", "--ignore-cluster", "--set", set]));
+        let theirs = run(Command::new(&helm)
+            .args(["template", "linkerd-crds"])
+            .arg(root().join("charts/linkerd-crds"))
+            .args([
+                "--namespace",
+                "linkerd",
+                "--kube-version",
+                "1.34.0",
+                "--set",
+                set,
+                "--set",
+                &cli,
+            ]));
+        let (ours, theirs) = (objects(&ours), objects(&theirs));
+        compare(set, &ours, &theirs);
+        let routes = ours
+            .keys()
+            .filter(|key| key.contains("gateway.networking.k8s.io"))
+            .count();
+        let expected = if !set.contains("API=true") {
+            0
+        } else if set.contains("Tcp") {
+            3
+        } else {
+            4
+        };
+        assert_eq!(routes, expected, "{set}");
+    }
+}
