@@ -45,7 +45,10 @@ type ResponseBody = UnsyncBoxBody<Bytes, Infallible>;
 
 fn full(status: u16, body: &Value) -> http::Response<ResponseBody> {
     let body = Full::new(Bytes::from(body.to_string())).boxed_unsync();
-    http::Response::builder().status(status).body(body).expect("a response")
+    http::Response::builder()
+        .status(status)
+        .body(body)
+        .expect("a response")
 }
 
 impl Server {
@@ -64,10 +67,13 @@ impl Server {
             return Err(std::io::ErrorKind::ConnectionRefused.into());
         }
         if state.unknown_kind.load(Ordering::SeqCst) {
-            return Ok(full(404, &json!({
-                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-                "message": "the server could not find the requested resource", "reason": "NotFound", "code": 404,
-            })));
+            return Ok(full(
+                404,
+                &json!({
+                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "message": "the server could not find the requested resource", "reason": "NotFound", "code": 404,
+                }),
+            ));
         }
         if uri.query().unwrap_or_default().contains("watch=true") {
             let (sender, receiver) = mpsc::unbounded_channel();
@@ -87,10 +93,13 @@ impl Server {
             return Ok(http::Response::new(body));
         }
         *state.lists.lock() += 1;
-        Ok(full(200, &json!({
-            "kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "10"},
-            "items": *state.pods.lock(),
-        })))
+        Ok(full(
+            200,
+            &json!({
+                "kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "10"},
+                "items": *state.pods.lock(),
+            }),
+        ))
     }
 
     /// Sends an event on the open watch; waits for one to be open.
@@ -98,7 +107,9 @@ impl Server {
         let event = line(&json!({"type": kind, "object": object}));
         wait("an open watch", || {
             let watch = self.0.watch.lock();
-            watch.as_ref().is_some_and(|watch| watch.send(event.clone()).is_ok())
+            watch
+                .as_ref()
+                .is_some_and(|watch| watch.send(event.clone()).is_ok())
         })
         .await;
     }
@@ -115,7 +126,10 @@ fn line(event: &Value) -> Bytes {
 async fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !condition() {
-        assert!(tokio::time::Instant::now() < deadline, "waited in vain for {what}");
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "waited in vain for {what}"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -138,7 +152,10 @@ impl<T: Watched> Index<T> for Names {
 
     fn reset(&mut self, objects: Vec<Arc<T>>) {
         self.resets += 1;
-        self.known = objects.iter().map(|object| Key::of(object.meta()).name).collect();
+        self.known = objects
+            .iter()
+            .map(|object| Key::of(object.meta()).name)
+            .collect();
     }
 
     fn invalid(&mut self, _: &Key, _: &str) {
@@ -174,8 +191,14 @@ async fn a_watch_survives_what_servers_do() {
     let server = Server::default();
     *server.0.pods.lock() = vec![pod("a"), unreadable("x"), pod("b")];
     let (names, readiness, _running) = start::<Pod>(&server);
-    tokio::time::timeout(PATIENCE, readiness.ready()).await.expect("listed");
-    assert_eq!(names.lock().known, set(&["a", "b"]), "one bad object spoils nothing");
+    tokio::time::timeout(PATIENCE, readiness.ready())
+        .await
+        .expect("listed");
+    assert_eq!(
+        names.lock().known,
+        set(&["a", "b"]),
+        "one bad object spoils nothing"
+    );
     assert_eq!(names.lock().invalid, 1);
 
     server.event("ADDED", pod("c")).await;
@@ -247,7 +270,9 @@ async fn a_kind_that_is_not_there_counts_as_empty_until_it_appears() {
     let server = Server::default();
     server.0.unknown_kind.store(true, Ordering::SeqCst);
     let (names, readiness, _running) = start::<Maybe>(&server);
-    tokio::time::timeout(PATIENCE, readiness.ready()).await.expect("absent is as good as empty");
+    tokio::time::timeout(PATIENCE, readiness.ready())
+        .await
+        .expect("absent is as good as empty");
     assert!(names.lock().known.is_empty());
     *server.0.pods.lock() = vec![pod("a")];
     server.0.unknown_kind.store(false, Ordering::SeqCst);
@@ -262,5 +287,7 @@ async fn a_required_kind_that_is_not_there_holds_readiness_back() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(readiness.waiting_for(), ["pods"]);
     server.0.unknown_kind.store(false, Ordering::SeqCst);
-    tokio::time::timeout(PATIENCE, readiness.ready()).await.expect("ready when it is there");
+    tokio::time::timeout(PATIENCE, readiness.ready())
+        .await
+        .expect("ready when it is there");
 }

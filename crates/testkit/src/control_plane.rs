@@ -172,7 +172,11 @@ impl ControlPlane {
     }
 
     /// The endpoints of a service.
-    pub fn set_endpoints(&self, path: impl ToString, addrs: impl IntoIterator<Item = WeightedAddr>) {
+    pub fn set_endpoints(
+        &self,
+        path: impl ToString,
+        addrs: impl IntoIterator<Item = WeightedAddr>,
+    ) {
         let map = addrs
             .into_iter()
             .map(|addr| {
@@ -222,8 +226,12 @@ impl Drop for ControlPlane {
 }
 
 fn serve(state: Arc<State>, addr: SocketAddr) -> (SocketAddr, Running) {
-    let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)
-        .expect("a socket can be made");
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(addr),
+        socket2::Type::STREAM,
+        None,
+    )
+    .expect("a socket can be made");
     socket.set_reuse_address(true).expect("an option");
     socket.set_nonblocking(true).expect("an option");
     socket
@@ -231,7 +239,9 @@ fn serve(state: Arc<State>, addr: SocketAddr) -> (SocketAddr, Running) {
         .unwrap_or_else(|error| panic!("cannot listen on {addr}: {error}"));
     socket.listen(128).expect("a bound socket listens");
     let listener: std::net::TcpListener = socket.into();
-    let addr = listener.local_addr().expect("a bound socket has an address");
+    let addr = listener
+        .local_addr()
+        .expect("a bound socket has an address");
     let (stop, stopped) = oneshot::channel::<()>();
     let thread = std::thread::Builder::new()
         .name("control-plane".into())
@@ -275,7 +285,10 @@ impl State {
     {
         let (sender, receiver) = mpsc::channel(16);
         let mut cut = self.cut.subscribe();
-        #[expect(clippy::disallowed_methods, reason = "a test double has no spans to carry")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a test double has no spans to carry"
+        )]
         tokio::spawn(async move {
             loop {
                 let messages = next(values.borrow_and_update().as_ref());
@@ -304,7 +317,9 @@ impl Identity for State {
         let request = request.into_inner();
         self.called(Call::Certify(request.identity.clone()));
         let validity = *lock(&self.validity);
-        let chain = self.issuer.sign(&request.certificate_signing_request, validity);
+        let chain = self
+            .issuer
+            .sign(&request.certificate_signing_request, validity);
         let mut chain = chain.into_iter().map(|cert| cert.to_vec());
         let lifetime = match validity {
             Validity::For(left) => left.whole_seconds(),

@@ -43,8 +43,10 @@ impl Replica {
         install_definitions(&kube).await;
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        let settings =
-            Settings { controller_namespace: namespace.name().to_owned(), ..Settings::default() };
+        let settings = Settings {
+            controller_namespace: namespace.name().to_owned(),
+            ..Settings::default()
+        };
         let destination = Destination::new(settings, &mut registry, metrics.clone());
         let mut watches = Watches::new();
         destination.subscribe(&mut watches);
@@ -56,19 +58,31 @@ impl Replica {
         let addr = listener.local_addr().expect("bound");
         let served = ready.clone();
         linkerd_runtime::spawn("destination", async move {
-            destination.serve(listener, served, watch).await.expect("serves");
+            destination
+                .serve(listener, served, watch)
+                .await
+                .expect("serves");
         });
         timeout(PATIENCE, ready.ready())
             .await
             .unwrap_or_else(|_| panic!("not ready: {:?}", ready.waiting_for()));
-        let client = DestinationClient::connect(format!("http://{addr}")).await.expect("connects");
-        Self { client, drain: signal, _watches: running }
+        let client = DestinationClient::connect(format!("http://{addr}"))
+            .await
+            .expect("connects");
+        Self {
+            client,
+            drain: signal,
+            _watches: running,
+        }
     }
 
     async fn get(&mut self, path: String) -> Streaming<Update> {
         let started = Instant::now();
         loop {
-            let request = GetDestination { path: path.clone(), ..GetDestination::default() };
+            let request = GetDestination {
+                path: path.clone(),
+                ..GetDestination::default()
+            };
             match self.client.get(request).await {
                 Ok(stream) => return stream.into_inner(),
                 // The watch has not brought the Service yet.
@@ -85,7 +99,9 @@ impl Replica {
 async fn connect(kubectl: &Kubectl) -> Client {
     let kubeconfig = Kubeconfig::read_from(kubectl.kubeconfig()).expect("a kubeconfig");
     let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a cluster");
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .expect("a cluster");
     Client::try_from(config).expect("a client")
 }
 
@@ -97,7 +113,9 @@ async fn install_definitions(client: &Client) {
         let name = format!("{}.{}", definition.spec.names.plural, definition.spec.group);
         let mut definition = definition;
         definition.metadata.name = Some(name.clone());
-        api.patch(&name, &params, &Patch::Apply(&definition)).await.expect("installs a definition");
+        api.patch(&name, &params, &Patch::Apply(&definition))
+            .await
+            .expect("installs a definition");
     }
 }
 
@@ -111,17 +129,21 @@ struct Seen {
 
 impl Seen {
     async fn read(&mut self, stream: &mut Streaming<Update>) {
-        let update = timeout(PATIENCE, stream.message()).await.expect("an update in time");
+        let update = timeout(PATIENCE, stream.message())
+            .await
+            .expect("an update in time");
         let update = update.expect("no error").expect("the stream is open");
         let had = !self.endpoints.is_empty();
         match update.update.expect("a kind") {
             update::Update::Add(set) => {
                 let addrs = set.addrs.into_iter().filter_map(|it| it.addr);
-                self.endpoints.extend(addrs.map(|addr| SocketAddr::try_from(addr).expect("an address")));
+                self.endpoints
+                    .extend(addrs.map(|addr| SocketAddr::try_from(addr).expect("an address")));
             }
             update::Update::Remove(set) => {
                 for addr in set.addrs {
-                    self.endpoints.remove(&SocketAddr::try_from(addr).expect("an address"));
+                    self.endpoints
+                        .remove(&SocketAddr::try_from(addr).expect("an address"));
                 }
             }
             update::Update::NoEndpoints(_) => self.endpoints.clear(),
@@ -129,7 +151,11 @@ impl Seen {
         self.emptied += usize::from(had && self.endpoints.is_empty());
     }
 
-    async fn until(&mut self, stream: &mut Streaming<Update>, wanted: impl Fn(&BTreeSet<SocketAddr>) -> bool) {
+    async fn until(
+        &mut self,
+        stream: &mut Streaming<Update>,
+        wanted: impl Fn(&BTreeSet<SocketAddr>) -> bool,
+    ) {
         while !wanted(&self.endpoints) {
             self.read(stream).await;
         }
@@ -168,7 +194,11 @@ fn pod_addresses(namespace: &Namespace) -> BTreeSet<SocketAddr> {
     let pods = pods["items"].as_array().expect("a list");
     pods.iter()
         .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
-        .filter_map(|pod| format!("{}:8080", pod["status"]["podIP"].as_str()?).parse().ok())
+        .filter_map(|pod| {
+            format!("{}:8080", pod["status"]["podIP"].as_str()?)
+                .parse()
+                .ok()
+        })
         .collect()
 }
 
@@ -188,17 +218,23 @@ async fn endpoints_follow_a_rolling_deployment() {
     assert!(seen.endpoints.is_empty(), "there is no pod yet");
 
     namespace.apply(&deployment(image, "1"));
-    seen.until(&mut stream, |endpoints| endpoints.len() == 3).await;
+    seen.until(&mut stream, |endpoints| endpoints.len() == 3)
+        .await;
     namespace.wait_deployment("web", PATIENCE);
     let first = pod_addresses(&namespace);
-    seen.until(&mut stream, |endpoints| *endpoints == first).await;
+    seen.until(&mut stream, |endpoints| *endpoints == first)
+        .await;
 
     namespace.apply(&deployment(image, "2"));
-    seen.until(&mut stream, |endpoints| endpoints.len() >= 3 && endpoints.is_disjoint(&first)).await;
+    seen.until(&mut stream, |endpoints| {
+        endpoints.len() >= 3 && endpoints.is_disjoint(&first)
+    })
+    .await;
     namespace.wait_deployment("web", PATIENCE);
     let second = pod_addresses(&namespace);
     assert!(second.is_disjoint(&first), "every pod was replaced");
-    seen.until(&mut stream, |endpoints| *endpoints == second).await;
+    seen.until(&mut stream, |endpoints| *endpoints == second)
+        .await;
     assert_eq!(seen.emptied, 0, "there was always an endpoint");
 
     namespace.run(&["scale", "deployment/web", "--replicas=0"]);
@@ -219,9 +255,17 @@ fn external_workload(name: &str, ip: &str) -> serde_json::Value {
 }
 
 fn set_ready(namespace: &Namespace, name: &str) {
-    let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}).to_string();
+    let status =
+        json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}).to_string();
     let target = format!("externalworkload/{name}");
-    namespace.run(&["patch", &target, "--subresource=status", "--type=merge", "--patch", &status]);
+    namespace.run(&[
+        "patch",
+        &target,
+        "--subresource=status",
+        "--type=merge",
+        "--patch",
+        &status,
+    ]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -239,10 +283,18 @@ async fn external_workloads_become_endpoints_and_another_replica_takes_over() {
     let addr = |text: &str| text.parse::<SocketAddr>().expect("an address");
     let mut stream = first.get(path.clone()).await;
     let mut seen = Seen::default();
-    seen.until(&mut stream, |endpoints| *endpoints == [addr("192.0.2.1:8080")].into()).await;
+    seen.until(&mut stream, |endpoints| {
+        *endpoints == [addr("192.0.2.1:8080")].into()
+    })
+    .await;
     let holder = || {
         let jsonpath = "--output=jsonpath={.spec.holderIdentity}";
-        namespace.run(&["get", "lease", "linkerd-destination-endpoint-write", jsonpath])
+        namespace.run(&[
+            "get",
+            "lease",
+            "linkerd-destination-endpoint-write",
+            jsonpath,
+        ])
     };
     assert_eq!(holder(), "first");
 
@@ -250,15 +302,21 @@ async fn external_workloads_become_endpoints_and_another_replica_takes_over() {
     let mut second = Replica::start(&kubectl, &namespace, "second").await;
     assert_eq!(holder(), "first");
     drop((stream, first.client));
-    timeout(PATIENCE, first.drain.drain()).await.expect("the first replica ends");
+    timeout(PATIENCE, first.drain.drain())
+        .await
+        .expect("the first replica ends");
     namespace.apply(&external_workload("vm-2", "192.0.2.2"));
     set_ready(&namespace, "vm-2");
     let mut stream = second.get(path).await;
     let mut seen = Seen::default();
     let both = [addr("192.0.2.1:8080"), addr("192.0.2.2:8080")].into();
-    seen.until(&mut stream, |endpoints| *endpoints == both).await;
+    seen.until(&mut stream, |endpoints| *endpoints == both)
+        .await;
     assert_eq!(holder(), "second");
 
     namespace.run(&["delete", "externalworkload/vm-1"]);
-    seen.until(&mut stream, |endpoints| *endpoints == [addr("192.0.2.2:8080")].into()).await;
+    seen.until(&mut stream, |endpoints| {
+        *endpoints == [addr("192.0.2.2:8080")].into()
+    })
+    .await;
 }

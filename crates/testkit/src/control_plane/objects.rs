@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use linkerd_api::proto::destination::{ProtocolHint, TlsIdentity, WeightedAddr, protocol_hint, tls_identity};
+use linkerd_api::proto::destination::{
+    ProtocolHint, TlsIdentity, WeightedAddr, protocol_hint, tls_identity,
+};
 use linkerd_api::proto::inbound::{self, Authn, Authz, Network, Server, authn};
 use linkerd_api::proto::meta::{Metadata, Resource, metadata};
 use linkerd_api::proto::net::IpNetwork;
@@ -66,7 +68,11 @@ pub fn default_meta(name: &str) -> Metadata {
 /// A balanced backend.
 pub fn balancer(path: &str) -> Backend {
     Backend {
-        metadata: Some(resource("Service", "ns", path.split('.').next().unwrap_or(path))),
+        metadata: Some(resource(
+            "Service",
+            "ns",
+            path.split('.').next().unwrap_or(path),
+        )),
         queue: None,
         kind: Some(backend::Kind::Balancer(backend::BalanceP2c {
             discovery: Some(backend::EndpointDiscovery {
@@ -74,10 +80,18 @@ pub fn balancer(path: &str) -> Backend {
                     backend::endpoint_discovery::DestinationGet { path: path.into() },
                 )),
             }),
-            load: Some(backend::balance_p2c::Load::PeakEwma(backend::balance_p2c::PeakEwma {
-                default_rtt: Some(prost_types::Duration { seconds: 0, nanos: 30_000_000 }),
-                decay: Some(prost_types::Duration { seconds: 10, nanos: 0 }),
-            })),
+            load: Some(backend::balance_p2c::Load::PeakEwma(
+                backend::balance_p2c::PeakEwma {
+                    default_rtt: Some(prost_types::Duration {
+                        seconds: 0,
+                        nanos: 30_000_000,
+                    }),
+                    decay: Some(prost_types::Duration {
+                        seconds: 10,
+                        nanos: 0,
+                    }),
+                },
+            )),
         })),
     }
 }
@@ -90,12 +104,14 @@ pub fn http_route(backend: Backend) -> outbound::HttpRoute {
         hosts: Vec::new(),
         rules: vec![Rule {
             backends: Some(Distribution {
-                kind: Some(distribution::Kind::FirstAvailable(distribution::FirstAvailable {
-                    backends: vec![RouteBackend {
-                        backend: Some(backend),
-                        ..RouteBackend::default()
-                    }],
-                })),
+                kind: Some(distribution::Kind::FirstAvailable(
+                    distribution::FirstAvailable {
+                        backends: vec![RouteBackend {
+                            backend: Some(backend),
+                            ..RouteBackend::default()
+                        }],
+                    },
+                )),
             }),
             ..Rule::default()
         }],
@@ -109,12 +125,14 @@ pub fn opaque_route(backend: Backend) -> outbound::OpaqueRoute {
         metadata: Some(default_meta("opaque")),
         rules: vec![Rule {
             backends: Some(Distribution {
-                kind: Some(distribution::Kind::FirstAvailable(distribution::FirstAvailable {
-                    backends: vec![RouteBackend {
-                        backend: Some(backend),
-                        ..RouteBackend::default()
-                    }],
-                })),
+                kind: Some(distribution::Kind::FirstAvailable(
+                    distribution::FirstAvailable {
+                        backends: vec![RouteBackend {
+                            backend: Some(backend),
+                            ..RouteBackend::default()
+                        }],
+                    },
+                )),
             }),
             filters: Vec::new(),
         }],
@@ -138,7 +156,10 @@ pub fn detect(
         metadata: Some(resource("Service", "ns", "web")),
         protocol: Some(outbound::ProxyProtocol {
             kind: Some(proxy_protocol::Kind::Detect(proxy_protocol::Detect {
-                timeout: Some(prost_types::Duration { seconds: 10, nanos: 0 }),
+                timeout: Some(prost_types::Duration {
+                    seconds: 10,
+                    nanos: 0,
+                }),
                 opaque: Some(proxy_protocol::Opaque {
                     routes: opaque.into_iter().collect(),
                 }),
@@ -161,7 +182,10 @@ pub fn inbound_detect(authorizations: Vec<Authz>) -> Server {
     Server {
         protocol: Some(inbound::ProxyProtocol {
             kind: Some(Kind::Detect(Detect {
-                timeout: Some(prost_types::Duration { seconds: 10, nanos: 0 }),
+                timeout: Some(prost_types::Duration {
+                    seconds: 10,
+                    nanos: 0,
+                }),
                 ..Detect::default()
             })),
         }),
@@ -184,7 +208,11 @@ pub fn allow(name: &str, suffix: Option<&str>) -> Authz {
                 authn::permit_mesh_tls::PermitClientIdentities {
                     identities: Vec::new(),
                     suffixes: vec![inbound::IdentitySuffix {
-                        parts: suffix.split('.').filter(|p| !p.is_empty()).map(str::to_owned).collect(),
+                        parts: suffix
+                            .split('.')
+                            .filter(|p| !p.is_empty())
+                            .map(str::to_owned)
+                            .collect(),
                     }],
                 },
             )),
