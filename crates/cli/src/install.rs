@@ -41,11 +41,14 @@ const CONTROL_PLANE_ORDER: [&str; 12] = [
     "proxy-injector.yaml",
 ];
 
-/// Directories of CRD templates in the order of output.
-const CRD_GROUPS: [&str; 4] = [
+/// Where CRD templates stand, in the order of output.
+const CRD_GROUPS: [&str; 7] = [
     "policy.linkerd.io/",
     "linkerd.io/",
-    "gateway.networking.k8s.io",
+    "gateway.networking.k8s.io/httproutes",
+    "gateway.networking.k8s.io/grpcroutes",
+    "gateway.networking.k8s.io/tlsroutes",
+    "gateway.networking.k8s.io/tcproutes",
     "workload.linkerd.io/",
 ];
 

@@ -257,6 +257,79 @@ fn install_objects() {
     assert_eq!(json.out.lines().count(), 42);
 }
 
+/// The definitions that `cargo xtask charts` adds stand between ours, in a fixed order.
+#[test]
+fn gateway_definitions_have_their_place() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../charts/linkerd-crds/templates/gateway.networking.k8s.io");
+    let ran = linkerd(
+        &[
+            "install",
+            "--ignore-cluster",
+            "--crds",
+            "--set",
+            "installGatewayAPI=true",
+        ],
+        "",
+    );
+    if !folder.is_dir() {
+        assert_eq!(ran.code, 1, "a build without them says so");
+        assert!(
+            ran.err.contains("carries no Gateway API CRDs"),
+            "{}",
+            ran.err
+        );
+        return;
+    }
+    let names: Vec<String> = documents(&ran.out)
+        .iter()
+        .map(|object| {
+            object["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        })
+        .collect();
+    let group = "gateway.networking.k8s.io";
+    let expected =
+        ["httproutes", "grpcroutes", "tlsroutes", "tcproutes"].map(|p| format!("{p}.{group}"));
+    assert_eq!(names.len(), 14);
+    assert_eq!(names[9..13], expected);
+}
+
+#[test]
+fn extensions_run_in_our_place() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = dir.path().join("linkerd-foo");
+    fs::write(&program, "#!/bin/sh\necho \"foo: $*\"\nexit 7\n").expect("ours");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("ours");
+    let path = env::join_paths([dir.path(), Path::new("/bin")]).expect("a path");
+    for (args, code, out, err) in [
+        (
+            &["foo", "install", "--x=1", "-y"][..],
+            7,
+            "foo: install --x=1 -y\n",
+            "",
+        ),
+        (
+            &["--verbose", "foo"],
+            1,
+            "",
+            "Cannot accept flags before Linkerd extension name\n",
+        ),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_linkerd"))
+            .args(args)
+            .env("PATH", &path)
+            .output()
+            .expect("linkerd starts");
+        assert_eq!(output.status.code(), Some(code), "{args:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), out, "{args:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), err, "{args:?}");
+    }
+}
+
 /// What install stored gives the same manifests through upgrade, webhook certificates aside.
 #[test]
 fn upgrade_repeats_the_install() {
