@@ -45,19 +45,22 @@ fn load(kubectl: &Kubectl) -> String {
 }
 
 /// One of the product's images, built quickly and loaded; gives its name. For a cluster that is
-/// not ours, LINKERD_E2E_REGISTRY and LINKERD_E2E_TAG say where it can pull them.
+/// not ours, LINKERD_IMAGE_REGISTRY and LINKERD_IMAGE_VERSION say
+/// where it can pull them; `cargo xtask test` sets them after loading the images itself.
 ///
 /// # Panics
 /// When the image cannot be made, or not be loaded into the cluster.
 pub fn product_image(kubectl: &Kubectl, name: &str) -> String {
     let set = |key: &str| std::env::var(key).ok().filter(|value| !value.is_empty());
-    if let (Some(registry), Some(tag)) = (set("LINKERD_E2E_REGISTRY"), set("LINKERD_E2E_TAG")) {
+    if let (Some(registry), Some(tag)) =
+        (set("LINKERD_IMAGE_REGISTRY"), set("LINKERD_IMAGE_VERSION"))
+    {
         return format!("{registry}/{name}:{tag}");
     }
     let cluster = local_cluster(kubectl.kubeconfig()).unwrap_or_else(|| {
         panic!(
-            "{} is not a cluster of `cargo xtask cluster up`: set LINKERD_E2E_REGISTRY and \
-             LINKERD_E2E_TAG to images it can pull",
+            "{} is not a cluster of `cargo xtask cluster up`: set LINKERD_IMAGE_REGISTRY and \
+             LINKERD_IMAGE_VERSION to images it can pull",
             kubectl.kubeconfig().display()
         )
     });
@@ -98,10 +101,7 @@ fn build() -> PathBuf {
 
 /// The flags `cargo xtask images` builds with: the same flags share the built dependencies.
 fn rust_flags() -> String {
-    let mut flags = format!(
-        "-C target-feature=+crt-static --remap-path-prefix={}=/linkerd",
-        workspace::root().display()
-    );
+    let mut flags = "-C target-feature=+crt-static".to_owned();
     let cargo_home = std::env::var_os("CARGO_HOME")
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
