@@ -1,5 +1,6 @@
 //! The command tree: one variant and one file per command.
 
+pub mod check;
 pub mod completion;
 pub mod extension;
 pub mod inject;
@@ -44,6 +45,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Commands {
+    /// Check that the mesh can be installed, or that it works
+    Check(check::Args),
     /// Print a shell completion script
     Completion(completion::Args),
     /// Add the proxy to Kubernetes manifests
@@ -82,6 +85,7 @@ fn repeatable(command: Command) -> Command {
 
 pub async fn run(context: &mut Context<'_>, command: Commands) -> Result<()> {
     match command {
+        Commands::Check(args) => check::run(context, &args).await,
         Commands::Completion(args) => completion::run(context, &args),
         Commands::Inject(args) => inject::run(context, args).await,
         Commands::Install(args) => install::run(context, args).await,

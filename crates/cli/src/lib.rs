@@ -14,6 +14,7 @@
 
 pub mod args;
 pub mod chart;
+pub mod check;
 pub mod cluster;
 pub mod commands;
 pub mod context;

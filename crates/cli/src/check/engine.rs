@@ -116,6 +116,11 @@ impl<F> Check<F> {
         self.quiet = true;
         self
     }
+
+    /// One attempt.
+    pub async fn attempt(&self, facts: &mut F) -> Verdict {
+        (self.run)(facts).await
+    }
 }
 
 /// Checks under one heading.
@@ -233,10 +238,13 @@ async fn settle<F>(
     observer: &mut (dyn Observer + Send),
 ) -> std::io::Result<Verdict> {
     loop {
-        let attempt = timeout(ATTEMPT, (check.run)(facts));
-        let verdict = turning(attempt, observer)
-            .await?
-            .unwrap_or_else(|_| Err(Problem::failed(format!("no answer in {}s", ATTEMPT.as_secs()))));
+        let attempt = timeout(ATTEMPT, check.attempt(facts));
+        let verdict = turning(attempt, observer).await?.unwrap_or_else(|_| {
+            Err(Problem::failed(format!(
+                "no answer in {}s",
+                ATTEMPT.as_secs()
+            )))
+        });
         let Err(Problem::Failed(error)) = &verdict else {
             return Ok(verdict);
         };
@@ -244,7 +252,11 @@ async fn settle<F>(
         if !check.retry || again > plan.deadline {
             return Ok(verdict);
         }
-        let text = if check.surface { error.as_str() } else { WAITING };
+        let text = if check.surface {
+            error.as_str()
+        } else {
+            WAITING
+        };
         observer.waiting(category, text)?;
         turning(sleep_until(again), observer).await?;
     }
@@ -277,8 +289,10 @@ mod tests {
     impl Observer for Seen {
         fn report(&mut self, report: Report) -> std::io::Result<()> {
             let error = report.error.unwrap_or_default();
-            self.0
-                .push(format!("{:?} {} {error}", report.outcome, report.description));
+            self.0.push(format!(
+                "{:?} {} {error}",
+                report.outcome, report.description
+            ));
             Ok(())
         }
 
@@ -314,7 +328,11 @@ mod tests {
         }
     }
 
-    async fn seen(checks: Vec<Check<usize>>, mut failures: usize, plan: &Plan) -> (bool, Vec<String>) {
+    async fn seen(
+        checks: Vec<Check<usize>>,
+        mut failures: usize,
+        plan: &Plan,
+    ) -> (bool, Vec<String>) {
         let mut seen = Seen::default();
         let categories = [Category { id: "c", checks }];
         let success = run(&categories, &mut failures, plan, &mut seen)
@@ -357,7 +375,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_attempt_has_its_own_limit() {
-        let hangs = Check::new("hangs", "x", |_: &mut usize| Box::pin(std::future::pending()));
+        let hangs = Check::new("hangs", "x", |_: &mut usize| {
+            Box::pin(std::future::pending())
+        });
         let (success, lines) = seen(vec![hangs], 0, &plan(0)).await;
         assert!(!success);
         assert_eq!(lines, ["Error hangs no answer in 30s"]);

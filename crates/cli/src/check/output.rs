@@ -169,22 +169,23 @@ impl Observer for Output<'_> {
 fn document(success: bool, reports: &[Report]) -> String {
     let mut categories: Vec<(&str, Vec<Value>)> = Vec::new();
     for report in reports {
-        if categories.last().is_none_or(|(name, _)| *name != report.category) {
+        if categories
+            .last()
+            .is_none_or(|(name, _)| *name != report.category)
+        {
             categories.push((&report.category, Vec::new()));
         }
-        let mut check = json!({
-            "description": report.description,
-            "result": match report.outcome {
-                Outcome::Success => "success",
-                Outcome::Warning => "warning",
-                Outcome::Error => "error",
-            },
-        });
+        let mut check = json!({"description": report.description});
         for (key, text) in [("hint", &report.hint), ("error", &report.error)] {
             if let Some(text) = text {
                 check[key] = json!(text);
             }
         }
+        check["result"] = json!(match report.outcome {
+            Outcome::Success => "success",
+            Outcome::Warning => "warning",
+            Outcome::Error => "error",
+        });
         if let Some((_, checks)) = categories.last_mut() {
             checks.push(check);
         }

@@ -64,7 +64,9 @@ fn reports(transcript: &str) -> Vec<Report> {
                 hint: None,
             });
         } else if let Some(last) = reports.last_mut().filter(|r| r.outcome != Outcome::Success) {
-            let hint = line.strip_prefix("    see ").and_then(|l| l.strip_suffix(" for hints"));
+            let hint = line
+                .strip_prefix("    see ")
+                .and_then(|l| l.strip_suffix(" for hints"));
             match (hint, &mut last.error) {
                 (Some(hint), _) => last.hint = Some(hint.to_owned()),
                 (None, Some(error)) if last.hint.is_none() => {
@@ -80,13 +82,17 @@ fn reports(transcript: &str) -> Vec<Report> {
 }
 
 fn golden(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/check").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden/check")
+        .join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn assert_golden(name: &str, text: &str) {
     if std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1") {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/check").join(name);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/golden/check")
+            .join(name);
         fs::write(path, text).expect("write the golden file");
     }
     assert_eq!(text, golden(name), "{name}");
@@ -116,7 +122,10 @@ fn an_extension_is_a_block_of_its_own() {
 #[test]
 fn short_shows_problems_only() {
     let all = reports(&golden("check.txt"));
-    assert_golden("check-short.txt", &printed(Format::Short, &[(true, all)], true));
+    assert_golden(
+        "check-short.txt",
+        &printed(Format::Short, &[(true, all)], true),
+    );
     let fine = reports(&golden("pre.txt"))
         .into_iter()
         .filter(|report| report.outcome == Outcome::Success);
@@ -134,9 +143,15 @@ fn json_is_one_document_per_block() {
         error: Some("broken".to_owned()),
         hint: Some("https://linkerd.io/2/checks/#x".to_owned()),
     });
-    assert_golden("pre.json", &printed(Format::Json, &[(false, reports)], false));
+    assert_golden(
+        "pre.json",
+        &printed(Format::Json, &[(false, reports)], false),
+    );
     let empty = printed(Format::Json, &[(true, vec![])], true);
-    assert_eq!(empty, "{\n  \"success\": true,\n  \"categories\": null\n}\n");
+    assert_eq!(
+        empty,
+        "{\n  \"success\": true,\n  \"categories\": null\n}\n"
+    );
 }
 
 #[test]
@@ -149,5 +164,8 @@ fn failures_end_with_a_cross() {
         hint: Some("https://linkerd.io/2/checks/#k8s-api".to_owned()),
     };
     let expected = "kubernetes-api\n--------------\n× can query the Kubernetes API\n    first\n\tsecond\n    see https://linkerd.io/2/checks/#k8s-api for hints\n\nStatus check results are ×\n";
-    assert_eq!(printed(Format::Table, &[(false, vec![report])], false), expected);
+    assert_eq!(
+        printed(Format::Table, &[(false, vec![report])], false),
+        expected
+    );
 }

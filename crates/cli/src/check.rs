@@ -1,0 +1,148 @@
+//! `linkerd check`: is the cluster ready, does the control plane work, do the proxies?
+//!
+//! ```text
+//! categories(mode) ─engine::run over Facts→ Reports ─output→ table | short | json
+//! ```
+//!
+//! One file per category. A check is a function of [`facts::Facts`], which hold the client and what
+//! earlier checks learned; tests give it objects instead of a cluster.
+
+pub mod cni;
+pub mod config;
+pub mod data_plane;
+pub mod engine;
+pub mod existence;
+pub mod extensions;
+pub mod facts;
+pub mod high_availability;
+pub mod identity;
+pub mod kubernetes;
+pub mod networks;
+pub mod opaque_ports;
+pub mod output;
+pub mod pod_status;
+pub mod proxies;
+pub mod setup;
+pub mod version;
+pub mod webhooks;
+
+#[cfg(test)]
+pub(crate) mod fake;
+
+use engine::Category;
+use facts::Facts;
+
+/// What the checks are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Before an install; with the CNI plugin when it is to be used.
+    Pre {
+        cni: bool,
+    },
+    /// After the CRDs, before the control plane.
+    Crds,
+    ControlPlane,
+    /// The control plane and the proxies beside the applications.
+    DataPlane,
+}
+
+impl Mode {
+    fn is_installed(self) -> bool {
+        matches!(self, Self::ControlPlane | Self::DataPlane)
+    }
+}
+
+/// All categories of a mode, in the order in which they run.
+pub fn categories(mode: Mode) -> Vec<Category<Facts>> {
+    let installed = mode.is_installed();
+    let pre = matches!(mode, Mode::Pre { .. });
+    let proxies = mode == Mode::DataPlane;
+    let plain = mode == Mode::ControlPlane;
+    let cni = installed || mode == Mode::Pre { cni: true };
+    let all = [
+        (true, kubernetes::api as fn() -> Category<Facts>),
+        (true, kubernetes::version),
+        (true, kubernetes::gateway_api),
+        (pre, setup::category),
+        (mode == Mode::Crds, existence::crds),
+        (installed, existence::category),
+        (installed, config::category),
+        (cni, cni::category),
+        (installed, identity::category),
+        (installed, webhooks::category),
+        (proxies, identity::data_plane),
+        (true, version::category),
+        (plain, version::control_plane),
+        (installed, proxies::control_plane),
+        (proxies, data_plane::category),
+        (installed, high_availability::category),
+        (plain, extensions::category),
+    ];
+    let wanted = all.into_iter().filter(|(wanted, _)| *wanted);
+    wanted.map(|(_, category)| category()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(mode: Mode) -> Vec<&'static str> {
+        categories(mode)
+            .iter()
+            .map(|category| category.id)
+            .collect()
+    }
+
+    #[test]
+    fn the_mode_chooses_categories_and_the_order_is_fixed() {
+        assert_eq!(
+            ids(Mode::Pre { cni: false }),
+            [
+                "kubernetes-api",
+                "kubernetes-version",
+                "gateway-api-crd",
+                "pre-kubernetes-setup",
+                "linkerd-version"
+            ]
+        );
+        assert_eq!(
+            ids(Mode::ControlPlane),
+            [
+                "kubernetes-api",
+                "kubernetes-version",
+                "gateway-api-crd",
+                "linkerd-existence",
+                "linkerd-config",
+                "linkerd-cni-plugin",
+                "linkerd-identity",
+                "linkerd-webhooks-and-apisvc-tls",
+                "linkerd-version",
+                "control-plane-version",
+                "linkerd-control-plane-proxy",
+                "linkerd-ha-checks",
+                "linkerd-extension-checks",
+            ]
+        );
+        assert!(ids(Mode::DataPlane).contains(&"linkerd-identity-data-plane"));
+        assert!(!ids(Mode::DataPlane).contains(&"control-plane-version"));
+        assert!(ids(Mode::Pre { cni: true }).contains(&"linkerd-cni-plugin"));
+        assert_eq!(ids(Mode::Crds)[3], "linkerd-crd");
+    }
+
+    #[test]
+    fn there_are_71_checks() {
+        let mut count = 0;
+        for category in categories(Mode::DataPlane) {
+            count += category.checks.len();
+        }
+        for extra in [
+            setup::category(),
+            existence::crds(),
+            version::control_plane(),
+            extensions::category(),
+        ] {
+            count += extra.checks.len();
+        }
+        assert_eq!(count, 71);
+    }
+}
