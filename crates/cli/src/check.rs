@@ -13,6 +13,7 @@ pub mod data_plane;
 pub mod engine;
 pub mod existence;
 pub mod extensions;
+pub mod external;
 pub mod facts;
 pub mod high_availability;
 pub mod identity;

@@ -263,7 +263,7 @@ async fn settle<F>(
 }
 
 /// Waits while the spinner turns.
-async fn turning<T>(
+pub(super) async fn turning<T>(
     future: impl Future<Output = T>,
     observer: &mut (dyn Observer + Send),
 ) -> std::io::Result<T> {

@@ -22,7 +22,7 @@ pub fn category() -> Category<Facts> {
 }
 
 /// Extensions and the namespaces that claim them.
-pub(super) async fn installed(facts: &Facts) -> Result<BTreeMap<String, Vec<String>>, Problem> {
+pub async fn installed(facts: &Facts) -> Result<BTreeMap<String, Vec<String>>, Problem> {
     let mut extensions: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for namespace in facts.all::<Namespace>(EXTENSION).await? {
         let label = namespace

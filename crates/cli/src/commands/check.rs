@@ -3,18 +3,22 @@
 use crate::{
     check::{
         self, Mode,
-        engine::{self, Plan},
-        existence,
+        engine::{self, Plan, Problem},
+        existence, extensions, external,
         facts::{Facts, Settings},
         output::{Format, Output},
         setup,
     },
-    context::Context,
+    context::{Context, Global},
     failure::{ExitStatus, stop},
 };
 use anyhow::Result;
 use linkerd_runtime::version::VERSION;
-use std::time::{Duration, SystemTime};
+use std::{
+    env,
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
 use tokio::time::Instant;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -98,6 +102,40 @@ impl Args {
         };
         Ok((mode, format))
     }
+
+    /// What extensions are asked, with the flags that concern them too.
+    fn forwarded(&self, global: &Global) -> Vec<String> {
+        let mut words = vec!["check".to_owned()];
+        let switch = |on: bool| on.then(|| "true".to_owned());
+        let mut flag = |name: &str, value: Option<String>| {
+            let value = value.filter(|value| !value.is_empty());
+            words.extend(value.map(|value| format!("--{name}={value}")));
+        };
+        flag("api-addr", global.api_addr.clone());
+        flag("context", global.context.clone());
+        flag("as", global.as_user.clone());
+        for group in &global.as_group {
+            flag("as-group", Some(group.clone()));
+        }
+        flag("kubeconfig", global.kubeconfig.clone());
+        flag("linkerd-namespace", Some(global.linkerd_namespace.clone()));
+        flag("verbose", switch(global.verbose));
+        flag("namespace", self.namespace.clone());
+        flag("proxy", switch(self.proxy));
+        flag("wait", Some(go_duration(self.wait)));
+        flag("output", Some("json".to_owned()));
+        words
+    }
+}
+
+/// `5m0s`, `1h0m0s`, `30s`: whole seconds as Go prints them.
+fn go_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s}s"),
+        (h, m, s) => format!("{h}h{m}m{s}s"),
+    }
 }
 
 pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
@@ -139,9 +177,29 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
         skip: args.skip.clone(),
         only: args.only.clone(),
     };
+    let words = args.forwarded(&context.global);
     let mut output = Output::new(context.printer, format);
     let success = engine::run(&check::categories(mode), &mut facts, &plan, &mut output).await?;
     output.end_block(success)?;
+    let mut success = success;
+    if matches!(mode, Mode::ControlPlane | Mode::DataPlane) && args.only.is_empty() {
+        let installed = match extensions::installed(&facts).await {
+            Ok(installed) => installed.into_keys().collect(),
+            Err(Problem::Failed(error) | Problem::Skip(error)) => {
+                return Err(stop(format!("Failed to run extensions checks: {error}")));
+            }
+        };
+        let programs = external::on_path(env::var_os("PATH").as_deref());
+        let tree = super::tree();
+        let builtin: Vec<&str> = ["viz", "multicluster"]
+            .into_iter()
+            .filter(|name| tree.find_subcommand(name).is_some())
+            .collect();
+        let own = env::current_exe().unwrap_or_else(|_| PathBuf::from("linkerd"));
+        let stage = external::stage(&installed, &programs, &builtin, &own).await;
+        let limit = args.wait + TIMEOUT;
+        success &= external::run(&stage, &words, limit, &plan.hints, &mut output).await?;
+    }
     output.status(success)?;
     if success {
         Ok(())
@@ -213,6 +271,22 @@ mod tests {
         ] {
             assert_eq!(mode(line), Err(error.to_owned()), "{line}");
         }
+    }
+
+    #[test]
+    fn extensions_hear_the_flags() {
+        let line = Line::try_parse_from(["check", "--proxy", "-n", "a", "--wait", "90s"]);
+        let global = Global {
+            linkerd_namespace: "linkerd".to_owned(),
+            as_group: vec!["x".to_owned()],
+            ..Global::default()
+        };
+        let words = line.expect("known flags").args.forwarded(&global);
+        assert_eq!(
+            words.join(" "),
+            "check --as-group=x --linkerd-namespace=linkerd --namespace=a --proxy=true --wait=1m30s --output=json"
+        );
+        assert_eq!(go_duration(Duration::from_secs(86_400)), "24h0m0s");
     }
 
     #[test]

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn profile(common_name: &str, from: i64, days: u32) -> CaProfile {
+fn profile(common_name: &str, from: i32, days: u32) -> CaProfile {
     let not_before = if from < 0 {
-        now() - DAY * from.unsigned_abs() as u32
+        now() - DAY * from.unsigned_abs()
     } else {
-        now() + DAY * from as u32
+        now() + DAY * from.unsigned_abs()
     };
     CaProfile {
         common_name: common_name.to_owned(),
@@ -24,7 +24,7 @@ fn profile(common_name: &str, from: i64, days: u32) -> CaProfile {
     }
 }
 
-fn root(from: i64, days: u32) -> Authority {
+fn root(from: i32, days: u32) -> Authority {
     Authority::self_signed(&profile("root.linkerd.cluster.local", from, days)).expect("a root")
 }
 
