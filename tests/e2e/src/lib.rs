@@ -2,6 +2,7 @@
 //! away with the test, and the image of the small program that tests run in pods. Like a
 //! test, everything here panics when it fails.
 
+mod cli;
 mod helm;
 mod image;
 mod kubectl;
@@ -9,6 +10,7 @@ mod namespace;
 mod port_forward;
 mod workspace;
 
+pub use cli::cli;
 pub use helm::helm;
 pub use image::{house_image, product_image};
 pub use kubectl::Kubectl;

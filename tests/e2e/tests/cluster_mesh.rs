@@ -1,0 +1,205 @@
+//! The thinnest path through the whole mesh: installed as the quick start says, one request from
+//! one injected pod to another, over mTLS, counted on both sides.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use linkerd_e2e::{Kubectl, Namespace, cli, house_image};
+use linkerd_testkit::wait_for_some;
+use serde_json::json;
+
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The control plane, removed when the test ends.
+struct Mesh {
+    kubectl: Kubectl,
+    scratch: tempfile::TempDir,
+}
+
+impl Mesh {
+    fn install(kubectl: &Kubectl) -> Self {
+        let mesh = Self {
+            kubectl: kubectl.clone(),
+            scratch: tempfile::tempdir().expect("a directory"),
+        };
+        mesh.apply("crds.yaml", &["install", "--crds", "--ignore-cluster"]);
+        for definition in ["servers.policy.linkerd.io", "serviceprofiles.linkerd.io"] {
+            let name = format!("crd/{definition}");
+            kubectl.run(&[
+                "wait",
+                "--for=condition=established",
+                &name,
+                "--timeout=60s",
+            ]);
+        }
+        mesh.apply("control-plane.yaml", &["install"]);
+        for name in [
+            "linkerd-identity",
+            "linkerd-destination",
+            "linkerd-proxy-injector",
+        ] {
+            let name = format!("deploy/{name}");
+            kubectl.run(&[
+                "-n",
+                "linkerd",
+                "rollout",
+                "status",
+                &name,
+                "--timeout=180s",
+            ]);
+        }
+        mesh
+    }
+
+    fn apply(&self, file: &str, arguments: &[&str]) {
+        let path = self.scratch.path().join(file);
+        fs::write(&path, linkerd(&self.kubectl, arguments)).expect("written");
+        self.kubectl.run(&["apply", "-f", text(&path)]);
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        let kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations";
+        let label = "linkerd.io/control-plane-ns=linkerd";
+        for arguments in [
+            &["delete", kinds, "-l", label, "--ignore-not-found"][..],
+            &[
+                "delete",
+                "namespace",
+                "linkerd",
+                "--ignore-not-found",
+                "--timeout=60s",
+            ],
+        ] {
+            let _ = self.kubectl.try_run(arguments);
+        }
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// What our CLI prints.
+fn linkerd(kubectl: &Kubectl, arguments: &[&str]) -> String {
+    let program: PathBuf = cli();
+    let output = std::process::Command::new(program)
+        .args(arguments)
+        .env("KUBECONFIG", kubectl.kubeconfig())
+        .stdin(Stdio::null())
+        .output()
+        .expect("linkerd starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "linkerd {arguments:?}: {errors}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Series of a pod's proxy that carry every one of `labels`.
+fn series(namespace: &Namespace, app: &str, family: &str, labels: &[String]) -> Option<f64> {
+    let pod = format!("-l=app={app}");
+    let path = "-o=jsonpath={.items[0].metadata.name}";
+    let name = namespace.run(&["get", "pods", &pod, path]);
+    let admin = format!(
+        "/api/v1/namespaces/{}/pods/{}:4191/proxy/metrics",
+        namespace.name(),
+        name.trim()
+    );
+    let scrape = namespace.run(&["get", "--raw", &admin]);
+    let matching = scrape
+        .lines()
+        .filter(|line| line.starts_with(&format!("{family}{{")))
+        .filter(|line| labels.iter().all(|label| line.contains(label.as_str())));
+    let values: Vec<f64> = matching
+        .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
+        .collect();
+    (!values.is_empty()).then(|| values.iter().sum())
+}
+
+#[test]
+fn one_request_is_meshed_encrypted_and_counted() {
+    let kubectl = Kubectl::from_env();
+    let image = house_image(&kubectl);
+    let _mesh = Mesh::install(&kubectl);
+    let namespace = Namespace::create(&kubectl, "mesh");
+    let name = namespace.name().to_owned();
+    kubectl.run(&["annotate", "namespace", &name, "linkerd.io/inject=enabled"]);
+
+    for (app, args) in [
+        (
+            "server",
+            json!(["serve", "0.0.0.0:8080", "/", "hello from the server"]),
+        ),
+        ("client", json!(["wait"])),
+    ] {
+        let labels = json!({"app": app});
+        let container = json!({
+            "name": app,
+            "image": image,
+            "imagePullPolicy": "IfNotPresent",
+            "args": args,
+            "ports": [{"containerPort": 8080}],
+        });
+        let spec = json!({
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [container], "terminationGracePeriodSeconds": 1},
+            },
+        });
+        let metadata = json!({"name": app, "namespace": name});
+        namespace.apply(&json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec,
+        }));
+    }
+    namespace.apply(&json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "server", "namespace": name},
+        "spec": {"selector": {"app": "server"}, "ports": [{"port": 80, "targetPort": 8080}]},
+    }));
+    namespace.wait_deployment("server", PATIENCE);
+    namespace.wait_deployment("client", PATIENCE);
+
+    let url = format!("http://{}:80/", namespace.host("server"));
+    let get = [
+        "exec",
+        "deploy/client",
+        "-c",
+        "client",
+        "--",
+        "/linkerd-e2e-house",
+        "get",
+        &url,
+    ];
+    let answer = wait_for_some(PATIENCE, "an answer through the mesh", || {
+        let (answered, output) = namespace.try_run(&get);
+        answered.then_some(output)
+    });
+    assert!(answer.contains("hello from the server"), "{answer}");
+
+    let identity = format!("default.{name}.serviceaccount.identity.linkerd.cluster.local");
+    let inbound = [
+        r#"direction="inbound""#.to_owned(),
+        r#"tls="true""#.to_owned(),
+        format!(r#"client_id="{identity}""#),
+    ];
+    let outbound = [
+        r#"direction="outbound""#.to_owned(),
+        r#"tls="true""#.to_owned(),
+        format!(r#"server_id="{identity}""#),
+        r#"dst_deployment="server""#.to_owned(),
+    ];
+    for (app, labels) in [("server", &inbound[..]), ("client", &outbound[..])] {
+        for family in ["request_total", "response_total"] {
+            let counted =
+                wait_for_some(PATIENCE, family, || series(&namespace, app, family, labels));
+            assert!(counted >= 1.0, "{family} of {app}: {counted}");
+        }
+    }
+}
