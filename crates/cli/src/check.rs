@@ -85,7 +85,16 @@ pub fn categories(mode: Mode) -> Vec<Category<Facts>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        engine::Plan,
+        output::{Format, Output, tests::Shared},
+        *,
+    };
+    use crate::printer::Printer;
+    use linkerd_runtime::version::VERSION;
+    use serde_json::json;
+    use std::time::SystemTime;
+    use tokio::time::Instant;
 
     fn ids(mode: Mode) -> Vec<&'static str> {
         categories(mode)
@@ -145,5 +154,88 @@ mod tests {
             count += extra.checks.len();
         }
         assert_eq!(count, 71);
+    }
+
+    /// What a cluster holds after `linkerd install` and an injected emojivoto.
+    fn installed() -> Vec<serde_json::Value> {
+        let mut objects = setup::objects("linkerd").expect("the charts render");
+        objects.push(
+            json!({"kind": "CustomResourceDefinition", "apiVersion": "apiextensions.k8s.io/v1",
+            "metadata": {"name": "httproutes.gateway.networking.k8s.io"},
+            "spec": {"group": "g", "scope": "Namespaced", "names": {"kind": "K", "plural": "p"},
+                "versions": [{"name": "v1", "served": true, "storage": true}]}}),
+        );
+        objects.push(
+            json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n"},
+            "spec": {"podCIDR": "10.244.0.0/24"}}),
+        );
+        objects.push(
+            json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "emojivoto"}}),
+        );
+        for (component, name) in [
+            ("destination", "linkerd-destination-745b77596c-x2q9l"),
+            ("identity", "linkerd-identity-59dc7985cb-7lvmv"),
+            ("proxy-injector", "linkerd-proxy-injector-8677f8969-9nm44"),
+        ] {
+            let mut pod = proxies::tests::pod("linkerd", name, VERSION);
+            pod["metadata"]["labels"]["linkerd.io/control-plane-component"] = json!(component);
+            objects.push(pod);
+        }
+        for name in [
+            "emoji-78668bb774-8hcb8",
+            "vote-bot-7b7b6c499f-zz2cr",
+            "voting-74494fc947-czrr7",
+            "web-76cd6968c5-5kpnt",
+        ] {
+            objects.push(proxies::tests::pod("emojivoto", name, VERSION));
+        }
+        objects
+    }
+
+    /// The whole way from objects to text.
+    async fn transcript(mode: Mode) -> String {
+        let mut facts = fake::Fake::of(installed()).facts();
+        facts.now = SystemTime::now();
+        facts.settings.cli_version = VERSION.to_owned();
+        facts.settings.expected_version = Some("edge-25.12.2".to_owned());
+        facts.settings.data_plane_namespace = Some("emojivoto".to_owned());
+        facts.definitions = existence::definitions("linkerd").expect("the chart renders");
+        let plan = Plan {
+            deadline: Instant::now(),
+            hints: "https://linkerd.io/2/checks/#".to_owned(),
+            skip: vec![],
+            only: vec![],
+        };
+        let shared = Shared::default();
+        let mut printer = Printer::to(shared.clone(), std::io::sink());
+        let mut output = Output::new(&mut printer, Format::Table);
+        let success = engine::run(&categories(mode), &mut facts, &plan, &mut output)
+            .await
+            .expect("a buffer");
+        output.end_block(success).expect("a buffer");
+        output.status(success).expect("a buffer");
+        drop(printer);
+        shared.text()
+    }
+
+    #[tokio::test]
+    async fn a_fresh_install_gives_the_quick_start() {
+        let number = VERSION.trim_start_matches("edge-");
+        for (mode, expected) in [
+            (
+                Mode::ControlPlane,
+                include_str!("../tests/golden/check/check.txt"),
+            ),
+            (
+                Mode::DataPlane,
+                include_str!("../tests/golden/check/proxy.txt"),
+            ),
+        ] {
+            assert_eq!(
+                transcript(mode).await,
+                expected.replace("25.10.7", number),
+                "{mode:?}"
+            );
+        }
     }
 }

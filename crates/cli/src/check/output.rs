@@ -207,4 +207,4 @@ fn document(success: bool, reports: &[Report]) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -10,7 +10,14 @@ use std::{
 
 /// A buffer that can be read after the printer took it.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Shared {
+    pub(crate) fn text(&self) -> String {
+        let bytes = self.0.lock().expect("one thread").clone();
+        String::from_utf8(bytes).expect("text")
+    }
+}
 
 impl Write for Shared {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -34,8 +41,7 @@ fn printed(format: Format, blocks: &[(bool, Vec<Report>)], success: bool) -> Str
     }
     output.status(success).expect("a buffer");
     drop(printer);
-    let bytes = shared.0.lock().expect("one thread").clone();
-    String::from_utf8(bytes).expect("text")
+    shared.text()
 }
 
 /// Reads a transcript back into reports: categories, marks, details and hints.
