@@ -33,8 +33,6 @@ pub struct Output<'p> {
     format: Format,
     /// Heading printed last in this block.
     heading: Option<String>,
-    /// Whether anything was printed at all.
-    printed: bool,
     pending: Option<String>,
     frame: usize,
     reports: Vec<Report>,
@@ -46,7 +44,6 @@ impl<'p> Output<'p> {
             printer,
             format,
             heading: None,
-            printed: false,
             pending: None,
             frame: 0,
             reports: Vec::new(),
@@ -88,11 +85,6 @@ impl<'p> Output<'p> {
         }
     }
 
-    /// For messages on stderr between results.
-    pub fn printer(&mut self) -> &mut Printer {
-        self.printer
-    }
-
     fn heading(&mut self, category: &str) -> io::Result<()> {
         if self.heading.as_deref() == Some(category) {
             return Ok(());
@@ -103,7 +95,6 @@ impl<'p> Output<'p> {
         self.printer.out(category)?;
         self.printer.out("-".repeat(category.chars().count()))?;
         self.heading = Some(category.to_owned());
-        self.printed = true;
         Ok(())
     }
 
