@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use crate::workspace::{self, Workspace};
-use crate::{images, machine, setup, ui};
+use crate::{charts, images, machine, setup, ui};
 
 mod cluster;
 mod tally;
@@ -76,6 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         args.floor.clone()
     };
     setup::ensure(&[setup::Purpose::Build])?;
+    charts::run()?;
     let workspace = Workspace::find()?;
     let logs = workspace.target.join("xtask-test");
     std::fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;

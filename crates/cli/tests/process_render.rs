@@ -198,16 +198,15 @@ fn the_definitions_are_helms() {
         "cliVersion=linkerd/cli {}",
         linkerd_runtime::version::VERSION
     );
-    // The Gateway API's definitions are there when `cargo xtask charts` has run.
-    let cases: &[&str] = if gateway.is_dir() {
-        &[
-            "installGatewayAPI=false",
-            "installGatewayAPI=true",
-            "installGatewayAPI=true,enableTcpRoutes=false",
-        ]
-    } else {
-        &["installGatewayAPI=false"]
-    };
+    assert!(
+        gateway.is_dir(),
+        "the chart lacks the Gateway API's definitions: run `cargo xtask charts`"
+    );
+    let cases = [
+        "installGatewayAPI=false",
+        "installGatewayAPI=true",
+        "installGatewayAPI=true,enableTcpRoutes=false",
+    ];
     for set in cases {
         let ours = run(linkerd().args(["install", "--crds", "--ignore-cluster", "--set", set]));
         let theirs = run(Command::new(&helm)
