@@ -30,7 +30,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         let from = source.join(format!("gateway.networking.k8s.io_{plural}.yaml"));
         let definition =
             fs::read_to_string(&from).with_context(|| format!("reading {}", from.display()))?;
-        let template = wrap(&definition, value)
+        let template = wrap(&without_descriptions(&definition), value)
             .with_context(|| format!("{} looks different than expected", from.display()))?;
         write(&folder.join(format!("{plural}.yaml")), &template)?;
     }
@@ -61,6 +61,29 @@ fn module() -> Result<PathBuf> {
     ))
 }
 
+/// `kubectl apply` keeps a copy of each object in an annotation, which has a limit that HTTPRoute
+/// with all its prose exceeds. Only values go: a property called `description` stays.
+fn without_descriptions(definition: &str) -> String {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let mut kept = String::with_capacity(definition.len() / 2);
+    let mut dropping: Option<usize> = None;
+    for line in definition.lines() {
+        if let Some(depth) = dropping {
+            if line.trim().is_empty() || indent(line) > depth {
+                continue;
+            }
+            dropping = None;
+        }
+        if line.trim_start().starts_with("description: ") {
+            dropping = Some(indent(line));
+            continue;
+        }
+        kept.push_str(line);
+        kept.push('\n');
+    }
+    kept
+}
+
 /// The definition as a template of the chart.
 fn wrap(definition: &str, value: &str) -> Result<String> {
     if definition.contains("{{") {
@@ -88,6 +111,16 @@ fn wrap(definition: &str, value: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn prose_goes_and_properties_stay() {
+        let definition = "a:\n  description: |-\n    one\n\n    two\n  properties:\n    description:\n      \
+                          description: short\n      type: string\n  type: object\n";
+        assert_eq!(
+            without_descriptions(definition),
+            "a:\n  properties:\n    description:\n      type: string\n  type: object\n"
+        );
+    }
 
     #[test]
     fn a_definition_becomes_a_template() {

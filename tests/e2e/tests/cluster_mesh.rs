@@ -9,7 +9,7 @@ use std::{
 };
 
 use linkerd_e2e::{Kubectl, Namespace, cli, house_image};
-use linkerd_testkit::wait_for_some;
+use linkerd_testkit::{wait_for, wait_for_some};
 use serde_json::json;
 
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -121,7 +121,7 @@ fn series(namespace: &Namespace, app: &str, family: &str, labels: &[String]) -> 
 }
 
 #[test]
-fn one_request_is_meshed_encrypted_and_counted() {
+fn a_request_is_meshed_encrypted_counted_and_authorized() {
     let kubectl = Kubectl::from_env();
     let image = house_image(&kubectl);
     let _mesh = Mesh::install(&kubectl);
@@ -202,4 +202,29 @@ fn one_request_is_meshed_encrypted_and_counted() {
             assert!(counted >= 1.0, "{family} of {app}: {counted}");
         }
     }
+
+    // A Server without an authorization lets nobody in; an AuthorizationPolicy opens it.
+    let reached = || namespace.try_run(&get).0;
+    let object = |kind: &str, version: &str, name: &str, spec: serde_json::Value| {
+        let metadata = json!({"name": name, "namespace": namespace.name()});
+        let version = format!("policy.linkerd.io/{version}");
+        namespace.apply(&json!({
+            "apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec,
+        }));
+    };
+    let selector = json!({"matchLabels": {"app": "server"}});
+    let spec = json!({"podSelector": selector, "port": 8080, "proxyProtocol": "HTTP/1"});
+    object("Server", "v1beta3", "server", spec);
+    wait_for(PATIENCE, "the Server to close the port", || !reached());
+    let spec = json!({"identities": [identity]});
+    object("MeshTLSAuthentication", "v1alpha1", "client", spec);
+    let group = "policy.linkerd.io";
+    let spec = json!({
+        "targetRef": {"group": group, "kind": "Server", "name": "server"},
+        "requiredAuthenticationRefs": [
+            {"group": group, "kind": "MeshTLSAuthentication", "name": "client"},
+        ],
+    });
+    object("AuthorizationPolicy", "v1alpha1", "server", spec);
+    wait_for(PATIENCE, "the policy to open the port", reached);
 }
