@@ -152,6 +152,36 @@ fn every_dependency_has_its_reason() {
     );
 }
 
+#[test]
+fn every_dependency_is_used_by_a_room() {
+    let manifest = read("Cargo.toml");
+    let section = manifest
+        .split("[workspace.dependencies]")
+        .nth(1)
+        .expect("the section is there");
+    let folders = std::fs::read_dir(root().join("crates")).expect("crates");
+    let mut rooms: Vec<String> = folders
+        .map(|folder| folder.expect("a folder").path().join("Cargo.toml"))
+        .filter(|manifest| manifest.exists())
+        .map(|manifest| std::fs::read_to_string(manifest).expect("readable"))
+        .collect();
+    rooms.extend(["tests/e2e/Cargo.toml", "xtask/Cargo.toml"].map(read));
+    let uses = |room: &String, name: &str| {
+        room.lines().any(|line| {
+            line.strip_prefix(name).is_some_and(|rest| {
+                rest.starts_with(".workspace") || rest.starts_with(" = { workspace")
+            })
+        })
+    };
+    let unused: Vec<&str> = section
+        .lines()
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.split_once(" = ").map(|(name, _)| name))
+        .filter(|name| !rooms.iter().any(|room| uses(room, name)))
+        .collect();
+    assert!(unused.is_empty(), "no room uses {unused:?}");
+}
+
 /// The dependencies of every package of the workspace, without those for its tests.
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let mut command = cargo();

