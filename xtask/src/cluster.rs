@@ -236,7 +236,9 @@ pub(crate) fn kubeconfig(name: &str) -> Result<PathBuf> {
 
 fn run_kubectl(name: &str, arguments: &[String]) -> Result<ExitCode> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let error = Kubectl::new(&kubeconfig(name)?)?
+    let kubeconfig = kubeconfig(name)?;
+    kubectl::require_readable(&kubeconfig)?;
+    let error = Kubectl::new(&kubeconfig)?
         .command(&arguments)
         .stdin(std::process::Stdio::inherit())
         .exec();
@@ -253,7 +255,12 @@ pub(crate) fn is_up(name: &str) -> Result<bool> {
 
 fn content(archive: Option<&Path>, program: Option<&Path>, image: Option<&str>) -> Result<Vec<u8>> {
     if let Some(archive) = archive {
-        return fs::read(archive).with_context(|| format!("reading {}", archive.display()));
+        return fs::read(archive).map_err(|error| {
+            ui::hint(
+                format!("{} cannot be read: {error}", archive.display()),
+                "name an archive as `docker save` or `cargo xtask images` writes it",
+            )
+        });
     }
     let (Some(program), Some(image)) = (program, image) else {
         bail!("neither an archive nor a program was named");
@@ -273,14 +280,25 @@ fn content(archive: Option<&Path>, program: Option<&Path>, image: Option<&str>) 
     Ok(bytes)
 }
 
+/// Whether KUBECONFIG names a cluster that is not ours.
+pub(crate) fn is_foreign() -> bool {
+    kubectl::foreign().is_some()
+}
+
+/// Fails when KUBECONFIG names a cluster that images cannot be loaded into.
+pub(crate) fn require_local(what: &str) -> Result<()> {
+    if !is_foreign() {
+        return Ok(());
+    }
+    Err(ui::hint(
+        format!("{what} into a local cluster, and KUBECONFIG names another"),
+        "push the archives to a registry that cluster pulls from, or unset KUBECONFIG",
+    ))
+}
+
 /// Loads an image archive into every node of a local cluster.
 pub(crate) fn load(name: &str, archive: &[u8]) -> Result<()> {
-    if kubectl::foreign().is_some() {
-        return Err(ui::hint(
-            "images can only be loaded into a local cluster, and KUBECONFIG names another",
-            "push the archive to a registry that cluster pulls from, or unset KUBECONFIG",
-        ));
-    }
+    require_local("images can only be loaded")?;
     machine::require_root("loading images")?;
     let spec = existing(name)?;
     let nodes = spec

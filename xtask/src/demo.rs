@@ -32,6 +32,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         cluster::down(cluster::DEFAULT_NAME)?;
         return Ok(ExitCode::SUCCESS);
     }
+    // Before the first build: its images are in no registry that another cluster could reach.
+    cluster::require_local("the demo can only be installed")?;
     setup::ensure(&[setup::Purpose::Build, setup::Purpose::Cluster])?;
     charts::run()?;
     let kubeconfig = cluster::up(cluster::DEFAULT_NAME, None)?;

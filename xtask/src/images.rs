@@ -116,8 +116,20 @@ const RECIPES: &[Recipe] = &[
 const FIREWALL: [Capability; 2] = [Capability::NetAdmin, Capability::NetRaw];
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    for archive in make(args)? {
-        if cluster::is_up(&args.cluster)? {
+    let archives = make(args)?;
+    let load = !cluster::is_foreign() && cluster::is_up(&args.cluster)?;
+    if !load {
+        ui::note(format_args!(
+            "  not loaded: {}",
+            match (cluster::is_foreign(), crate::machine::is_root()) {
+                (true, _) => "KUBECONFIG names a cluster that is not local".to_owned(),
+                (_, false) => "that needs root".to_owned(),
+                _ => format!("cluster {} is not up", args.cluster),
+            }
+        ));
+    }
+    for archive in archives {
+        if load {
             let content =
                 fs::read(&archive).with_context(|| format!("reading {}", archive.display()))?;
             cluster::load(&args.cluster, &content)?;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 
 use super::spec;
-use crate::{program, tools, ui};
+use crate::{machine, program, tools, ui};
 
 /// kubectl bound to one kubeconfig.
 #[derive(Clone, Debug)]
@@ -72,25 +72,57 @@ pub(crate) fn foreign() -> Option<PathBuf> {
     (!spec::is_ours(&path)).then_some(path)
 }
 
-/// Fails with the next step unless the foreign cluster answers.
-pub(crate) fn require_working(kubeconfig: &Path) -> Result<()> {
-    let unset = "point KUBECONFIG at a working cluster, or unset it to use a local one";
+/// What to do about a KUBECONFIG that does not help.
+const UNSET: &str = "point KUBECONFIG at a working cluster, or unset it to use a local one";
+
+/// Fails with the next step when there is no kubeconfig to read: kubectl would go on without one
+/// and complain about a server nobody named.
+pub(crate) fn require_readable(kubeconfig: &Path) -> Result<()> {
     let first = std::env::split_paths(kubeconfig.as_os_str())
         .next()
         .unwrap_or_default();
-    if !first.exists() {
-        return Err(ui::hint(
-            format!("KUBECONFIG names {}, which does not exist", first.display()),
-            unset,
-        ));
+    let Err(error) = std::fs::File::open(&first) else {
+        return Ok(());
+    };
+    if spec::is_ours(&first) && error.kind() == std::io::ErrorKind::PermissionDenied {
+        return machine::require_root("the kubeconfig of a local cluster");
     }
+    let why = match error.kind() {
+        std::io::ErrorKind::NotFound => "which does not exist".to_owned(),
+        _ => format!("which cannot be read: {error}"),
+    };
+    Err(ui::hint(
+        format!("KUBECONFIG names {}, {why}", first.display()),
+        UNSET,
+    ))
+}
+
+/// Fails with the next step unless the foreign cluster answers.
+pub(crate) fn require_working(kubeconfig: &Path) -> Result<()> {
+    require_readable(kubeconfig)?;
     Kubectl::new(kubeconfig)?
         .output(&["get", "--raw", "/readyz", "--request-timeout=10s"])
         .map(drop)
         .map_err(|error| {
             ui::hint(
                 format!("the cluster of KUBECONFIG does not answer: {error:#}"),
-                unset,
+                UNSET,
             )
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubeconfig_that_is_not_there_is_named() {
+        let error = require_readable(Path::new("/no/such/kubeconfig:/another"))
+            .expect_err("it does not exist");
+        assert_eq!(
+            error.to_string(),
+            "KUBECONFIG names /no/such/kubeconfig, which does not exist"
+        );
+        require_readable(Path::new("/proc/self/exe")).expect("it can be read");
+    }
 }

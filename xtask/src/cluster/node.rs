@@ -206,11 +206,14 @@ impl Node {
         let done = child.wait_with_output().context("waiting for `ctr`")?;
         if !done.status.success() {
             let said = String::from_utf8_lossy(&done.stderr);
-            bail!(
-                "the image could not be loaded into node {}: {}",
-                self.number,
-                said.trim()
-            );
+            return Err(ui::hint(
+                format!(
+                    "the image could not be loaded into node {}: {}",
+                    self.number,
+                    said.trim()
+                ),
+                "give it an archive as `docker save` or `cargo xtask images` writes it",
+            ));
         }
         Ok(())
     }

@@ -182,12 +182,19 @@ fn stopped(component: &Component) -> anyhow::Error {
     let text = fs::read_to_string(&component.log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     let tail = lines[lines.len().saturating_sub(3)..].join("\n    ");
+    // The kernel counts these for all nodes of all clusters together.
+    let next = if tail.contains("inotify_init: too many open files") {
+        "raise the limit with `sysctl fs.inotify.max_user_instances=1024`, then run up again"
+            .to_owned()
+    } else {
+        format!("read {}, then run up again", component.log.display())
+    };
     ui::hint(
         format!(
             "{} of node {} stopped; its last words:\n    {tail}",
             component.name, component.node
         ),
-        format!("read {}, then run up again", component.log.display()),
+        next,
     )
 }
 
