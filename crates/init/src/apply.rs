@@ -29,6 +29,10 @@ pub enum ApplyError {
         family: &'static str,
         changes: Vec<Change>,
     },
+    #[error(
+        "the {0} nat table holds rules of nft that iptables cannot read: remove them, or use --iptables-mode native"
+    )]
+    Incompatible(&'static str),
     #[error("rules of the {0} backend are still there after their removal")]
     NotRemoved(&'static str),
 }
@@ -102,6 +106,7 @@ impl Store {
 impl Run<'_> {
     fn apply(&self) -> Result<(), ApplyError> {
         privilege::raise(self.log);
+        let _turn = self.take_turn();
         self.set_close_wait()?;
         let families = self.families();
         let made = match self.backend(&families)? {
@@ -118,6 +123,16 @@ impl Run<'_> {
             self.remove(place)?;
         }
         Ok(())
+    }
+
+    /// Without a turn the run goes on all the same: the read-back tells if another came between.
+    fn take_turn(&self) -> Option<kernel::Turn> {
+        kernel::take_turn()
+            .inspect_err(|error| {
+                let text = format!("cannot keep other runs of this program waiting: {error}");
+                self.log.warn(&text);
+            })
+            .ok()
     }
 
     /// The families rules are to be made for, with a word about IPv6 where it is off.
@@ -235,6 +250,7 @@ impl Run<'_> {
             self.log.error("aborting firewall configuration");
         })?;
         self.tell(&text);
+        readable(&before, family)?;
         for found in before.observed.redirects_before_ours() {
             self.log.warn(&format!(
                 "another redirect comes before ours: {}",
@@ -458,6 +474,7 @@ impl Run<'_> {
 
     fn cleanup(&self) -> Result<(), ApplyError> {
         privilege::raise(self.log);
+        let _turn = self.take_turn();
         // Without the right to look, "nothing found" would be a lie.
         if let Err(error) = Native::open().and_then(|native| native.chains())
             && error.errno() == Some(rustix::io::Errno::PERM)
@@ -599,7 +616,16 @@ impl Run<'_> {
         let (saved, _) = programs
             .observe()
             .inspect_err(|error| self.tell_output(error))?;
+        readable(&saved, programs.family)?;
         Ok(saved)
+    }
+}
+
+/// A table iptables cannot read must not be changed through it.
+fn readable(saved: &Saved, family: Family) -> Result<(), ApplyError> {
+    match saved.incompatible {
+        true => Err(ApplyError::Incompatible(family.label())),
+        false => Ok(()),
     }
 }
 

@@ -4,7 +4,10 @@
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use rustix::thread::LinkNameSpaceType;
 
 use crate::rules::Family;
@@ -12,6 +15,11 @@ use crate::rules::Family;
 const CLOSE_WAIT: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
 /// How logs and errors call it.
 pub const CLOSE_WAIT_KEY: &str = "net.netfilter.nf_conntrack_tcp_timeout_close_wait";
+
+const NETNS: &str = "/proc/thread-self/ns/net";
+/// A run takes milliseconds, or seconds while it waits for the xtables lock.
+const TURN_DEADLINE: Duration = Duration::from_secs(30);
+const TURN_POLL: Duration = Duration::from_millis(5);
 
 /// A switch that could not be set.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +52,12 @@ pub enum LegacyTable {
     Unknown,
 }
 
+/// The right to change this network namespace, until dropped.
+#[derive(Debug)]
+pub struct Turn {
+    _netns: fs::File,
+}
+
 /// Moves the calling thread (and what it starts) into a network namespace.
 pub fn enter_netns(path: &str) -> Result<(), KernelError> {
     let enter = || -> io::Result<()> {
@@ -55,6 +69,26 @@ pub fn enter_netns(path: &str) -> Result<(), KernelError> {
         path: path.to_owned(),
         source,
     })
+}
+
+/// Waits for other runs in the calling thread's network namespace: what one finds must still hold
+/// when it changes it. The lock is on the namespace itself, so it needs no writable folder.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the thread has nothing else to do, and a blocking flock has no deadline"
+)]
+pub fn take_turn() -> io::Result<Turn> {
+    let netns = fs::File::open(NETNS)?;
+    let deadline = Instant::now() + TURN_DEADLINE;
+    loop {
+        match rustix::fs::flock(&netns, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(Turn { _netns: netns }),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
+                std::thread::sleep(TURN_POLL);
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 pub fn set_close_wait(value: i64) -> Result<(), KernelError> {

@@ -25,6 +25,7 @@ every_backend!(
     in_another_namespace,
     ten_thousand_ports,
     two_at_once,
+    many_at_once_on_an_empty_table,
 );
 
 /// A folder that goes away with the test.
@@ -660,6 +661,46 @@ fn two_at_once(backend: &str) {
         }
     });
     assert_eq!(ruleset(&netns), whole);
+}
+
+/// Each decides for itself whether the jumps are missing: they must not all find them missing.
+fn many_at_once_on_an_empty_table(backend: &str) {
+    let netns = Namespace::new("at-first");
+    std::thread::scope(|threads| {
+        for id in ["1", "2", "3", "4", "5", "6"] {
+            let args = [POD, &["-g", id]].concat();
+            threads.spawn(|| {
+                let args = args;
+                init(&netns, backend, &args)
+            });
+        }
+    });
+    let after = ruleset(&netns);
+    init(&netns, backend, &[POD, &["-g", "7"]].concat());
+    assert_eq!(after.lines().count(), ruleset(&netns).lines().count());
+}
+
+#[test]
+fn a_table_of_nft_rules_is_left_alone() {
+    let netns = Namespace::new("foreign");
+    let script = "add table ip nat; \
+        add chain ip nat PREROUTING { type nat hook prerouting priority -100; }; \
+        add rule ip nat PREROUTING tcp dport 81 redirect to :82";
+    let made = run(&netns, Command::new("nft").arg(script));
+    assert!(made.status.success(), "{}", stderr(&made));
+    let before = ruleset(&netns);
+    for task in [&[][..], &["--diff"]] {
+        let output = init_output(&netns, "nft", &[POD, task].concat());
+        assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+        assert_eq!(
+            stderr(&output),
+            "Error: the IPv4 nat table holds rules of nft that iptables cannot read: \
+             remove them, or use --iptables-mode native\n"
+        );
+        assert_eq!(ruleset(&netns), before);
+    }
+    init(&netns, "native", POD);
+    assert!(ruleset(&netns).contains("redirect to :82"));
 }
 
 #[test]
