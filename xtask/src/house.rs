@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::program;
-use crate::workspace::cargo;
+use crate::workspace::{Workspace, cargo};
 
 /// Which rooms a room may see, beside crates that are not ours. A new room needs a line here.
 const WALLS: &[(&str, &[&str])] = &[
@@ -150,6 +150,19 @@ fn every_dependency_has_its_reason() {
         gone.is_empty(),
         "CONTRIBUTING.md explains what is no longer used: {gone:?}"
     );
+}
+
+/// A test target with another name would never run, and nobody would be told.
+#[test]
+fn every_test_target_is_on_a_floor() {
+    let workspace = Workspace::find().expect("cargo metadata");
+    let floors = ["process_", "netns_", "cluster_"];
+    let nowhere: Vec<&str> = workspace
+        .test_targets("")
+        .into_iter()
+        .filter(|target| !floors.iter().any(|floor| target.starts_with(floor)))
+        .collect();
+    assert!(nowhere.is_empty(), "no floor runs {nowhere:?}");
 }
 
 #[test]

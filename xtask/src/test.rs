@@ -4,7 +4,6 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::sync::mpsc;
@@ -304,7 +303,6 @@ fn watch(cargo: &mut Command, log: &Path, tally: &mut Tally) -> Result<()> {
         .env("CARGO_TERM_COLOR", "never")
         .stdout(writer.try_clone().context("sharing a pipe")?)
         .stderr(writer)
-        .process_group(0)
         .spawn()
         .context("starting cargo")?;
     // The command holds our copies of the pipe's end: the reader would never see its end.
@@ -326,7 +324,7 @@ fn watch(cargo: &mut Command, log: &Path, tally: &mut Tally) -> Result<()> {
     let watched = follow(&received, log, tally);
     drop(received);
     if watched.is_err() {
-        end_group(&mut child);
+        end_family(&child);
     }
     let status = child.wait().context("waiting for cargo")?;
     // Threads that read a closed pipe end by themselves.
@@ -396,12 +394,67 @@ impl Signs {
     }
 }
 
-/// Ends cargo and the test programs it started.
-fn end_group(child: &mut Child) {
-    if let Some(group) = i32::try_from(child.id())
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-    {
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+/// Ends cargo and the test programs it started. They are not a group of their own: a person's
+/// Ctrl-C has to reach them all.
+fn end_family(child: &Child) {
+    let mut family = vec![child.id()];
+    let mut known = 0;
+    while let Some(parent) = family.get(known).copied() {
+        known += 1;
+        family.extend(children(parent));
+    }
+    for pid in family {
+        let pid = i32::try_from(pid)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw);
+        if let Some(pid) = pid {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+fn children(parent: u32) -> Vec<u32> {
+    let is_child = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // `1 (any) name) S 0 …`: what follows the name are the state and the parent.
+        let parent_of = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.split(' ').nth(1)?.parse::<u32>().ok());
+        parent_of == Some(parent)
+    };
+    let Ok(all) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    all.flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(is_child)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_reaches_grandchildren() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 600 & wait"])
+            .spawn()
+            .expect("a shell");
+        let grandchildren = ui::wait_for("a sleeping grandchild", SIGN_OF_LIFE, || {
+            let found = children(shell.id());
+            Ok((!found.is_empty()).then_some(found))
+        })
+        .expect("the shell starts one");
+        end_family(&shell);
+        shell.wait().expect("ended");
+        ui::wait_for("its end", SIGN_OF_LIFE, || {
+            let alive = |pid: &u32| {
+                let path = format!("/proc/{pid}/cmdline");
+                std::fs::read(path).is_ok_and(|words| !words.is_empty())
+            };
+            Ok((!grandchildren.iter().any(alive)).then_some(()))
+        })
+        .expect("it ended too");
     }
 }
