@@ -12,15 +12,17 @@ use crate::workspace;
 pub fn cli() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let path = BUILT.get_or_init(|| {
-        let package = [
-            "build",
+        // Asked for like this, it shares all dependencies with the tests being run: building the
+        // package alone would choose other features and compile most of them again.
+        let tests = [
+            "test",
             "--quiet",
-            "--package",
-            "linkerd-cli",
-            "--bin",
-            "linkerd",
+            "--no-run",
+            "--workspace",
+            "--test",
+            "process_command",
         ];
-        workspace::output(&mut workspace::cargo(&package));
+        workspace::output(&mut workspace::cargo(&tests));
         workspace::target_dir().join("debug/linkerd")
     });
     path.clone()
