@@ -10,10 +10,13 @@ ENV RUSTFLAGS="-C target-feature=+crt-static"
 RUN target="$(uname -m)-unknown-linux-gnu" \
     && cargo build --locked --profile control --target "$target" \
         --package linkerd-controller --bin linkerd-controller \
-    && mkdir -p /image/etc \
+    && mkdir -p /image/etc /image/usr/lib/linkerd \
     && cp "target/$target/control/linkerd-controller" /image/controller \
-    && printf 'root:x:0:0:root:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n' > /image/etc/passwd \
-    && printf 'hosts: files dns\n' > /image/etc/nsswitch.conf
+    && printf 'root:x:0:0:root:/:/sbin/nologin\nlinkerd:x:2102:2102:proxy:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n' > /image/etc/passwd \
+    && printf 'root:x:0:\nlinkerd:x:2102:\nnobody:x:65534:\n' > /image/etc/group \
+    && printf 'hosts: files dns\n' > /image/etc/nsswitch.conf \
+    && sed -n 's/^version = "\(.*\)"$/edge-\1/p' /linkerd/Cargo.toml > /image/usr/lib/linkerd/version.txt \
+    && mkdir -m 1777 /image/tmp
 
 FROM scratch
 COPY --from=build /image /

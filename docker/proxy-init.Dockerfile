@@ -12,6 +12,7 @@ RUN target="$(uname -m)-unknown-linux-gnu" \
         --package linkerd-init --bin linkerd-init \
     && mkdir -p /image/usr/lib/linkerd \
     && cp "target/$target/release/linkerd-init" /image/usr/lib/linkerd/linkerd2-proxy-init \
+    && sed -n 's/^version = "\(.*\)"$/edge-\1/p' /linkerd/Cargo.toml > /image/usr/lib/linkerd/version.txt \
     && setcap cap_net_admin,cap_net_raw+eip /image/usr/lib/linkerd/linkerd2-proxy-init
 
 FROM debian:bookworm-slim

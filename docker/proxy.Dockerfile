@@ -22,7 +22,10 @@ RUN target="$(uname -m)-unknown-linux-gnu" \
     && ln -s linkerd2-proxy /image/usr/lib/linkerd/linkerd2-proxy-identity \
     && ln -s linkerd2-proxy /image/usr/lib/linkerd/linkerd-await \
     && printf 'root:x:0:0:root:/:/sbin/nologin\nlinkerd:x:2102:2102:proxy:/:/sbin/nologin\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n' > /image/etc/passwd \
-    && printf 'hosts: files dns\n' > /image/etc/nsswitch.conf
+    && printf 'root:x:0:\nlinkerd:x:2102:\nnobody:x:65534:\n' > /image/etc/group \
+    && printf 'hosts: files dns\n' > /image/etc/nsswitch.conf \
+    && sed -n 's/^version = "\(.*\)"$/edge-\1/p' /linkerd/Cargo.toml > /image/usr/lib/linkerd/version.txt \
+    && mkdir -m 1777 /image/tmp
 
 FROM scratch
 COPY --from=build /image /
