@@ -82,6 +82,8 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         // After a test that went well there is nothing left to do, and this says so.
         let _ = self.task(&["down"]).output();
+        // The name never comes again, and so nobody waits for its lock.
+        let _ = fs::remove_file(self.dir().with_extension("lock"));
     }
 }
 
