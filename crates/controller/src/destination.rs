@@ -172,16 +172,21 @@ pub(crate) async fn run(
     // Only the holder of the lease writes statuses.
     let owner = args.policy.lease_owner(client.clone()).await;
     let (candidate, leadership) = args.policy.candidate(client.clone(), &identity, owner);
-    let mut stop = drain.clone();
+    let timeout = args.policy.patch_timeout();
+    let writer = Writer::new(
+        policies,
+        client,
+        leadership,
+        drain.clone(),
+        timeout,
+        writer_metrics,
+    );
+    let writer = spawn("statuses", writer.run());
+    let stop = drain.clone();
     parts.spawn(async move {
-        candidate
-            .run_until(async move { stop.signaled().await })
-            .await;
+        candidate.run_for(writer, stop, timeout).await;
         Ok(())
     });
-    let timeout = args.policy.patch_timeout();
-    let writer = Writer::new(policies, client, leadership, timeout, writer_metrics);
-    let writer = spawn("statuses", writer.run());
 
     let mut outcome = Ok(());
     while let Some(part) = parts.join_next().await {
@@ -190,7 +195,6 @@ pub(crate) async fn run(
             break;
         }
     }
-    writer.abort();
     outcome
 }
 

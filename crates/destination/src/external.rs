@@ -19,12 +19,13 @@ use linkerd_k8s::{
     EndpointSlice, ExternalWorkload, Index, Key, ObjectMeta, Service, Watches, labels,
     lease::{self, Leadership},
 };
+use linkerd_runtime::drain;
 use parking_lot::Mutex;
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge},
     registry::Registry,
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use tracing::{debug, info, warn};
 
 mod plan;
@@ -63,6 +64,13 @@ pub struct Controller {
     state: Arc<Mutex<Slices>>,
     wake: Arc<Notify>,
     metrics: Metrics,
+}
+
+/// Services that could not be written, and when to try them again.
+#[derive(Debug, Default)]
+struct Failures {
+    tries: HashMap<Key, u32>,
+    later: BTreeSet<(Instant, Key)>,
 }
 
 // === impl Metrics ===
@@ -356,6 +364,49 @@ impl Index<EndpointSlice> for Slices {
     }
 }
 
+// === impl Failures ===
+
+impl Failures {
+    /// Notes a failure. Answers how many there were, or nothing when it is time to give up.
+    fn add(&mut self, key: &Key, now: Instant) -> Option<u32> {
+        let tries = self.tries.entry(key.clone()).or_default();
+        *tries += 1;
+        let tries = *tries;
+        if tries > MAX_TRIES {
+            self.forget(key);
+            return None;
+        }
+        let pause = FIRST_PAUSE
+            .saturating_mul(1 << tries.min(10))
+            .min(LONGEST_PAUSE);
+        self.later.insert((now + pause, key.clone()));
+        Some(tries)
+    }
+
+    fn forget(&mut self, key: &Key) {
+        if self.tries.remove(key).is_some() {
+            self.later.retain(|(_, later)| later != key);
+        }
+    }
+
+    /// Services whose pause is over.
+    fn due(&mut self, now: Instant) -> Vec<Key> {
+        let mut due = Vec::new();
+        while self.later.first().is_some_and(|(at, _)| *at <= now) {
+            due.extend(self.later.pop_first().map(|(_, key)| key));
+        }
+        due
+    }
+
+    /// Ends when the next pause is over.
+    async fn wait(&self) {
+        match self.later.first() {
+            Some((at, _)) => tokio::time::sleep_until(*at).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
 // === impl Controller ===
 
 impl Controller {
@@ -375,64 +426,68 @@ impl Controller {
         watches.subscribe::<EndpointSlice, _>(&self.state);
     }
 
-    /// Writes whenever this replica leads; runs for ever.
-    pub async fn run(self, client: Client, mut leadership: Leadership) {
-        loop {
-            leadership.acquired().await;
+    /// Writes whenever this replica leads, until the process drains. What is being written then
+    /// is written to its end, so that nothing is written once the lease has been let go.
+    pub async fn run(self, client: Client, mut leadership: Leadership, mut drain: drain::Watch) {
+        while !drain.is_draining() {
+            tokio::select! {
+                () = leadership.acquired() => {}
+                () = drain.signaled() => return,
+            }
             info!("Writing EndpointSlices of ExternalWorkloads");
             self.state.lock().enqueue_all();
             let mut still = leadership.clone();
             tokio::select! {
-                () = self.work(&client, &leadership) => {}
+                () = self.work(&client, &leadership, &mut drain) => {}
                 () = still.lost() => info!("Another replica writes EndpointSlices now"),
             }
         }
     }
 
-    async fn work(&self, client: &Client, leadership: &Leadership) {
-        let mut tries: HashMap<Key, u32> = HashMap::new();
-        loop {
+    async fn work(&self, client: &Client, leadership: &Leadership, drain: &mut drain::Watch) {
+        let mut failures = Failures::default();
+        while leadership.is_held() && !drain.is_draining() {
             let next = {
                 let mut state = self.state.lock();
+                for key in failures.due(Instant::now()) {
+                    state.enqueue(key);
+                }
                 let next = state.queue.pop_first();
                 state.measure();
                 next
             };
             let Some(key) = next else {
-                self.wake.notified().await;
+                tokio::select! {
+                    () = self.wake.notified() => {}
+                    () = failures.wait() => {}
+                    () = drain.signaled() => {}
+                }
                 continue;
             };
-            if !leadership.is_held() {
-                return;
-            }
             let plan = self.state.lock().plan(&key);
             if plan == Plan::default() {
-                tries.remove(&key);
+                failures.forget(&key);
                 continue;
             }
             match self.carry_out(client, &key, plan).await {
-                Ok(()) => drop(tries.remove(&key)),
-                Err(error) => self.retry(&mut tries, key, &error).await,
+                Ok(()) => failures.forget(&key),
+                Err(error) => self.failed(&mut failures, key, &error),
             }
         }
     }
 
-    async fn retry(&self, tries: &mut HashMap<Key, u32>, key: Key, error: &kube::Error) {
-        let count = tries.entry(key.clone()).or_default();
-        *count += 1;
-        if *count > MAX_TRIES {
-            warn!(service = %key, %error, "Gave up writing EndpointSlices");
-            self.metrics.drops.inc();
-            tries.remove(&key);
-            return;
+    /// One Service that cannot be written does not hold up the others.
+    fn failed(&self, failures: &mut Failures, key: Key, error: &kube::Error) {
+        match failures.add(&key, Instant::now()) {
+            Some(tries) => {
+                debug!(service = %key, %error, tries, "Could not write EndpointSlices");
+                self.metrics.retries.inc();
+            }
+            None => {
+                warn!(service = %key, %error, "Gave up writing EndpointSlices");
+                self.metrics.drops.inc();
+            }
         }
-        debug!(service = %key, %error, tries = count, "Could not write EndpointSlices");
-        self.metrics.retries.inc();
-        let pause = FIRST_PAUSE
-            .saturating_mul(1 << (*count).min(10))
-            .min(LONGEST_PAUSE);
-        tokio::time::sleep(pause).await;
-        self.state.lock().enqueue(key);
     }
 
     async fn carry_out(

@@ -4,7 +4,11 @@
 use std::{sync::Arc, time::Duration};
 
 use kube::Client;
-use linkerd_k8s::{Secret, Watches, lease::Candidate, watch};
+use linkerd_k8s::{
+    Secret, Watches,
+    lease::{Candidate, Leadership},
+    watch,
+};
 use linkerd_runtime::{drain, metrics::Registry, ready::Readiness};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
@@ -19,6 +23,8 @@ use crate::{
     stream::Discovery,
 };
 
+/// How long the last write may take before the lease is let go.
+const LAST_WRITE: Duration = Duration::from_secs(5);
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// Discovery and what belongs to it, ready to be fed and served.
@@ -68,20 +74,14 @@ impl Destination {
 
     /// Takes part in the election of the replica that writes EndpointSlices, under the name
     /// `identity`, until the process drains.
-    pub fn write_slices(&self, client: &Client, identity: &str, mut drain: drain::Watch) {
+    pub fn write_slices(&self, client: &Client, identity: &str, drain: drain::Watch) {
         let Some(slices) = self.slices.clone() else {
             return;
         };
         let params =
             external::lease_params(&self.discovery.config().controller_namespace, identity);
         let (candidate, leadership) = Candidate::new(client.clone(), params);
-        let writer =
-            linkerd_runtime::spawn("external-slices", slices.run(client.clone(), leadership));
-        linkerd_runtime::spawn("external-slices-lease", async move {
-            candidate.run_until(drain.signaled()).await;
-            writer.abort();
-            drop(drain);
-        });
+        write_under_lease(slices, client.clone(), candidate, leadership, drain);
     }
 
     /// Serves until the process drains; open streams end then.
@@ -100,6 +100,21 @@ impl Destination {
         );
         serve(server, listener, drain).await
     }
+}
+
+/// Writes slices while this replica leads. The lease is let go when the last write is done, not
+/// before: another replica writes from that moment on.
+pub(crate) fn write_under_lease(
+    slices: external::Controller,
+    client: Client,
+    candidate: Candidate,
+    leadership: Leadership,
+    drain: drain::Watch,
+) {
+    let writer = slices.run(client, leadership, drain.clone());
+    let writer = linkerd_runtime::spawn("external-slices", writer);
+    let lease = candidate.run_for(writer, drain, LAST_WRITE);
+    linkerd_runtime::spawn("external-slices-lease", lease);
 }
 
 /// Serves the gRPC service on a listener until `drain` is signalled and all streams have ended.

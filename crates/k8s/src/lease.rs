@@ -15,12 +15,17 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
+use linkerd_runtime::drain;
 use serde_json::json;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep},
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
 };
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
+
+/// How often a release is tried against writes of others.
+const RELEASE_TRIES: usize = 3;
 
 /// What a lease is called and how long it lasts.
 #[derive(Clone, Debug)]
@@ -129,6 +134,10 @@ impl Candidate {
 
     /// Claims, renews and waits for ever.
     pub async fn run(mut self) {
+        self.contend().await;
+    }
+
+    async fn contend(&mut self) {
         loop {
             let pause = match self.round().await {
                 Ok(pause) => pause,
@@ -141,21 +150,27 @@ impl Candidate {
         }
     }
 
-    /// [`Candidate::run`] until `shutdown` ends, then lets go of the lease.
-    pub async fn run_until(mut self, shutdown: impl Future<Output = ()>) {
-        let mut shutdown = std::pin::pin!(shutdown);
-        loop {
-            let pause = tokio::select! {
-                () = &mut shutdown => break,
-                round = self.round() => round.unwrap_or(self.params.retry),
-            };
-            tokio::select! {
-                () = &mut shutdown => break,
-                () = sleep(pause) => {}
+    /// [`Candidate::run`] until the process drains, for a `writer` that stops by itself then. The
+    /// lease is let go when the writer has ended or `patience` has passed, not before: another
+    /// replica may write from that moment on.
+    pub async fn run_for(
+        mut self,
+        mut writer: JoinHandle<()>,
+        mut drain: drain::Watch,
+        patience: Duration,
+    ) {
+        let written = async {
+            drain.signaled().await;
+            if timeout(patience, &mut writer).await.is_err() {
+                writer.abort();
             }
+        };
+        tokio::select! {
+            () = written => {}
+            () = self.contend() => {}
         }
         if let Err(error) = self.release().await {
-            debug!(lease = %self.params.name, %error, "Could not release the lease");
+            info!(lease = %self.params.name, %error, "Could not release the lease: it runs out by itself");
         }
     }
 
@@ -255,19 +270,28 @@ impl Candidate {
         }
     }
 
+    /// Looks before it writes: a claim that was under way when the end came may have been
+    /// written without us knowing its version.
     async fn release(&mut self) -> Result<(), kube::Error> {
-        if !Leadership(self.until.subscribe()).is_held() {
-            return Ok(());
-        }
         self.lead(None);
-        let Some(seen) = &self.seen else {
-            return Ok(());
-        };
-        let patch = json!({
-            "metadata": {"resourceVersion": seen.version},
-            "spec": {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": micro_time()},
-        });
-        self.patch(&patch).await.map(drop)
+        for _ in 0..RELEASE_TRIES {
+            let Some(lease) = self.api.get_opt(&self.params.name).await? else {
+                return Ok(());
+            };
+            let holder = lease.spec.and_then(|spec| spec.holder_identity);
+            if holder.as_deref() != Some(self.params.identity.as_str()) {
+                return Ok(());
+            }
+            let patch = json!({
+                "metadata": {"resourceVersion": lease.metadata.resource_version},
+                "spec": {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": micro_time()},
+            });
+            match self.patch(&patch).await {
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                written => return written.map(drop),
+            }
+        }
+        Ok(())
     }
 
     async fn patch(&self, patch: &serde_json::Value) -> Result<Lease, kube::Error> {

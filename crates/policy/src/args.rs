@@ -6,7 +6,8 @@
 //! tonic router: Policies::new(index, drain, metrics).inbound() / .outbound() on --grpc-addr
 //! admission::serve(--server-addr, certificates, PolicyValidator)
 //! let (candidate, leadership) = args.candidate(client, hostname, owner);
-//! Writer::new(index, client, leadership, args.patch_timeout(), …).run()
+//! let writer = spawn(Writer::new(index, client, leadership, drain, args.patch_timeout(), …).run());
+//! candidate.run_for(writer, drain, args.patch_timeout())
 //! ```
 
 use ipnet::IpNet;

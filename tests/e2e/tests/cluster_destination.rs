@@ -37,8 +37,10 @@ struct Replica {
 }
 
 impl Replica {
-    /// Starts against the cluster and waits until it is ready.
-    async fn start(kubectl: &Kubectl, namespace: &Namespace, identity: &str) -> Self {
+    /// Starts against the cluster and waits until it is ready. With an identity it takes part in
+    /// the election; whoever wins writes the slices of the whole cluster, so that only the
+    /// replicas of one test may.
+    async fn start(kubectl: &Kubectl, namespace: &Namespace, identity: Option<&str>) -> Self {
         let kube = connect(kubectl).await;
         install_definitions(&kube).await;
         let mut registry = Registry::default();
@@ -53,7 +55,9 @@ impl Replica {
         let ready = Readiness::new();
         let running = watches.start(&kube, &metrics, &ready);
         let (signal, watch) = drain::channel();
-        destination.write_slices(&kube, identity, watch.clone());
+        if let Some(identity) = identity {
+            destination.write_slices(&kube, identity, watch.clone());
+        }
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let addr = listener.local_addr().expect("bound");
         let served = ready.clone();
@@ -207,7 +211,7 @@ async fn endpoints_follow_a_rolling_deployment() {
     let kubectl = Kubectl::from_env();
     let image = house_image(&kubectl);
     let namespace = Namespace::create(&kubectl, "destination");
-    let mut replica = Replica::start(&kubectl, &namespace, "one").await;
+    let mut replica = Replica::start(&kubectl, &namespace, None).await;
     namespace.apply(&json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
         "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
@@ -272,7 +276,7 @@ fn set_ready(namespace: &Namespace, name: &str) {
 async fn external_workloads_become_endpoints_and_another_replica_takes_over() {
     let kubectl = Kubectl::from_env();
     let namespace = Namespace::create(&kubectl, "external");
-    let mut first = Replica::start(&kubectl, &namespace, "first").await;
+    let mut first = Replica::start(&kubectl, &namespace, Some("first")).await;
     namespace.apply(&json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "vm"},
         "spec": {"selector": {"app": "vm"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
@@ -299,12 +303,13 @@ async fn external_workloads_become_endpoints_and_another_replica_takes_over() {
     assert_eq!(holder(), "first");
 
     // The second replica waits; when the first one goes, it writes.
-    let mut second = Replica::start(&kubectl, &namespace, "second").await;
+    let mut second = Replica::start(&kubectl, &namespace, Some("second")).await;
     assert_eq!(holder(), "first");
     drop((stream, first.client));
     timeout(PATIENCE, first.drain.drain())
         .await
         .expect("the first replica ends");
+    assert_ne!(holder(), "first", "the lease is let go at the end");
     namespace.apply(&external_workload("vm-2", "192.0.2.2"));
     set_ready(&namespace, "vm-2");
     let mut stream = second.get(path).await;

@@ -60,7 +60,7 @@ struct Command {
 struct Replica {
     channel: Channel,
     drain: drain::Signal,
-    writer: JoinHandle<()>,
+    lease: JoinHandle<()>,
     _watches: Running,
 }
 
@@ -89,18 +89,17 @@ impl Replica {
         });
 
         let (candidate, leadership) = args.candidate(client.clone(), identity, None);
-        let mut stop = watch;
-        linkerd_runtime::spawn("lease", async move {
-            candidate.run_until(async { stop.signaled().await }).await;
-        });
         let writer = Writer::new(
             index,
             client.clone(),
             leadership,
+            watch.clone(),
             args.patch_timeout(),
             status::Metrics::unregistered(),
         );
         let writer = linkerd_runtime::spawn("statuses", writer.run());
+        let lease = candidate.run_for(writer, watch, args.patch_timeout());
+        let lease = linkerd_runtime::spawn("lease", lease);
         timeout(PATIENCE, ready.ready())
             .await
             .unwrap_or_else(|_| panic!("not ready: {:?}", ready.waiting_for()));
@@ -109,17 +108,20 @@ impl Replica {
         Self {
             channel,
             drain: signal,
-            writer,
+            lease,
             _watches: watches,
         }
     }
 
     /// Gives the lease back and goes away.
     async fn stop(self) {
-        self.writer.abort();
         drop(self.channel);
-        // Only the lease is waited for: the server of this test has no end of its own.
-        let _ = self.drain.drain_within(Duration::from_secs(5)).await;
+        // The server of this test has no end of its own; the lease has.
+        let drained = self.drain.drain_within(PATIENCE);
+        tokio::select! {
+            _ = drained => {}
+            ended = self.lease => ended.expect("lets the lease go"),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use kube::{
     api::{ApiResource, DynamicObject, Patch as Body, PatchParams},
 };
 use linkerd_k8s::{Key, lease::Leadership};
+use linkerd_runtime::drain;
 use parking_lot::Mutex;
 use prometheus_client::{
     metrics::{counter::Counter, histogram::Histogram},
@@ -36,6 +37,10 @@ pub struct Metrics {
     errors: Counter,
     timeouts: Counter,
     seconds: Histogram,
+    enqueues: Counter,
+    dequeues: Counter,
+    drops: Counter,
+    overflows: Counter,
 }
 
 /// Writes statuses.
@@ -43,6 +48,7 @@ pub struct Writer {
     index: Arc<Mutex<Index>>,
     client: Client,
     leadership: Leadership,
+    drain: drain::Watch,
     timeout: Duration,
     metrics: Metrics,
     /// What was written and not yet seen in the index.
@@ -70,6 +76,26 @@ impl Metrics {
             "How long writing took",
             metrics.seconds.clone(),
         );
+        status.register(
+            "patch_enqueues",
+            "Statuses found to be written",
+            metrics.enqueues.clone(),
+        );
+        status.register(
+            "patch_dequeues",
+            "Statuses taken up for writing",
+            metrics.dequeues.clone(),
+        );
+        status.register(
+            "patch_drops",
+            "Statuses left to the next holder of the lease",
+            metrics.drops.clone(),
+        );
+        status.register(
+            "patch_enqueue_overflows",
+            "Always zero: what is to be written is computed when it can be, not queued",
+            metrics.overflows.clone(),
+        );
         metrics
     }
 
@@ -79,6 +105,10 @@ impl Metrics {
             patches: Counter::default(),
             errors: Counter::default(),
             timeouts: Counter::default(),
+            enqueues: Counter::default(),
+            dequeues: Counter::default(),
+            drops: Counter::default(),
+            overflows: Counter::default(),
             seconds: Histogram::new([0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0]),
         }
     }
@@ -98,6 +128,7 @@ impl Writer {
         index: Arc<Mutex<Index>>,
         client: Client,
         leadership: Leadership,
+        drain: drain::Watch,
         timeout: Duration,
         metrics: Metrics,
     ) -> Self {
@@ -105,21 +136,31 @@ impl Writer {
             index,
             client,
             leadership,
+            drain,
             timeout,
             metrics,
             written: BTreeMap::new(),
         }
     }
 
-    /// Runs until it is dropped.
+    /// Runs until the process drains. Patches under way then are carried out, no new ones begin:
+    /// once it has ended the lease may be let go.
     pub async fn run(mut self) {
+        let mut drain = self.drain.clone();
         let mut changes = self.index.lock().status_changes();
-        changes.mark_changed();
-        loop {
-            self.leadership.acquired().await;
+        while !drain.is_draining() {
+            if !self.leadership.is_held() {
+                tokio::select! {
+                    () = self.leadership.acquired() => {}
+                    () = drain.signaled() => return,
+                }
+                // Whoever led before may have missed something.
+                changes.mark_changed();
+            }
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(TICK) => {}
+                () = drain.signaled() => return,
             }
             tokio::time::sleep(GATHER).await;
             changes.mark_unchanged();
@@ -147,6 +188,9 @@ impl Writer {
             }
         }
         self.written = still_unseen;
+        self.metrics
+            .enqueues
+            .inc_by(u64::try_from(due.len()).unwrap_or(u64::MAX));
         let failed: Vec<_> = stream::iter(due)
             .map(|patch| {
                 let this = &*self;
@@ -164,9 +208,11 @@ impl Writer {
     }
 
     async fn patch(&self, patch: &Patch) -> bool {
-        if !self.leadership.is_held() {
+        if !self.leadership.is_held() || self.drain.is_draining() {
+            self.metrics.drops.inc();
             return false;
         }
+        self.metrics.dequeues.inc();
         let resource = ApiResource {
             group: patch.group.to_owned(),
             version: patch.version.to_owned(),
