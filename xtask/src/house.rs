@@ -67,8 +67,9 @@ const TALK_TO_KUBERNETES: &[&str] = &[
 ];
 
 /// Where a path in a document begins when it means a file of the repository.
-const PLACES: [&str; 9] = [
-    ".cargo/", ".ci/", "charts/", "crates/", "docker/", "fuzz/", "tests/", "xtask/", "benches/",
+const PLACES: [&str; 10] = [
+    ".cargo/", ".ci/", "charts/", "crates/", "docker/", "fuzz/", "sample/", "tests/", "xtask/",
+    "benches/",
 ];
 
 fn root() -> PathBuf {

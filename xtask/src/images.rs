@@ -93,6 +93,12 @@ const CONTROLLER: Program = Program {
     profile: Profile::Control,
 };
 
+const SAMPLE: Program = Program {
+    package: "linkerd-sample",
+    bin: "emojivoto",
+    profile: Profile::Control,
+};
+
 /// Every image there is. An image appears here together with its program.
 const RECIPES: &[Recipe] = &[
     Recipe {
@@ -109,6 +115,11 @@ const RECIPES: &[Recipe] = &[
         name: "controller",
         programs: &[CONTROLLER],
         fill: controller,
+    },
+    Recipe {
+        name: "emojivoto",
+        programs: &[SAMPLE],
+        fill: sample,
     },
 ];
 
@@ -242,6 +253,14 @@ fn controller(image: Image, programs: &Programs) -> Result<Image> {
         "/controller",
         0o755,
         programs.get(&CONTROLLER)?,
+    ))
+}
+
+fn sample(image: Image, programs: &Programs) -> Result<Image> {
+    Ok(image.entrypoint(["/emojivoto"]).user("65534").file(
+        "/emojivoto",
+        0o755,
+        programs.get(&SAMPLE)?,
     ))
 }
 
@@ -398,6 +417,19 @@ mod tests {
             };
             assert!(pack() == pack(), "{} differs", recipe.name);
         }
+    }
+
+    #[test]
+    fn the_samples_manifest_names_its_image() {
+        let workspace = Workspace::find().expect("cargo metadata");
+        let manifest = fs::read_to_string(workspace.root.join("sample/emojivoto.yml"));
+        let manifest = manifest.expect("the manifest is there");
+        let expected = format!(
+            "image: {REGISTRY}/emojivoto:edge-{}",
+            env!("CARGO_PKG_VERSION")
+        );
+        let images = manifest.lines().filter(|line| line.contains("image: "));
+        assert!(images.clone().count() > 0 && images.clone().all(|line| line.trim() == expected));
     }
 
     #[test]

@@ -250,9 +250,23 @@ fn namespaces(pid: i32) -> BTreeSet<PathBuf> {
         .collect()
 }
 
+/// The first `ip netns add` on a machine, whoever asks for it, mounts /run/netns on itself for
+/// good: namespaces of others may hang there. That mount is the machine's, not the cluster's.
+fn first_network_namespace(cluster: &Cluster) {
+    let name = format!("first-{}", cluster.name);
+    for verb in ["add", "delete"] {
+        let done = Command::new("ip").args(["netns", verb, &name]).status();
+        assert!(
+            done.expect("ip can be started").success(),
+            "ip netns {verb}"
+        );
+    }
+}
+
 #[test]
 fn down_leaves_nothing_behind() {
     let cluster = Cluster::new("t-down-");
+    first_network_namespace(&cluster);
     let before = Machine::look(&cluster);
     assert!(before.groups.is_empty() && before.namespaces.is_empty());
 
