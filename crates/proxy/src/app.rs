@@ -39,6 +39,7 @@ use crate::{
     inbound,
     metrics::Registry,
     outbound,
+    presence::Presence,
     socket::{self, OrigDst},
     worker::Worker,
 };
@@ -56,6 +57,8 @@ pub struct Seams {
     pub resolver: Resolver,
     /// Changes the log filter.
     pub log: Option<log::Handle>,
+    /// Whom to leave after.
+    pub application: Presence,
 }
 
 impl Default for Seams {
@@ -66,6 +69,7 @@ impl Default for Seams {
             allow_loopback: false,
             resolver: Resolver::default(),
             log: None,
+            application: Presence::Unknown,
         }
     }
 }
@@ -127,6 +131,9 @@ struct WorkerSeed {
     outbound_dst: OrigDst,
     inbound_dst: OrigDst,
     allow_loopback: bool,
+    /// Told when the pod leaves: peers are sent elsewhere, the application is still served.
+    leaving: drain::Watch,
+    /// Told when the application is gone.
     drain: drain::Watch,
 }
 
@@ -224,6 +231,7 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     let ports = config.inbound.ports.iter().chain([admin_addr.port()]);
     let eager: Vec<_> = ports.map(|port| discovery.inbound(port)).collect();
 
+    let (leave, leaving) = drain::channel();
     let (signal, watch) = drain::channel();
     let (shutdown, shutdown_asked) = mpsc::channel(1);
     let count = config.workers.count(available_cpus());
@@ -246,6 +254,7 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
             outbound_dst: seams.outbound_dst.clone(),
             inbound_dst: seams.inbound_dst.clone(),
             allow_loopback: seams.allow_loopback,
+            leaving: leaving.clone(),
             drain: watch.clone(),
         };
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -254,7 +263,7 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
             .spawn(move || run_worker(&runtime, seed))?;
         workers.push(thread);
     }
-    drop((inbound, outbound, watch));
+    drop((inbound, outbound, leaving, watch));
 
     let readiness = Readiness::new();
     let certified = readiness.block("identity");
@@ -263,6 +272,7 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     let admin_shutdown = config.admin.shutdown_enabled.then(|| shutdown.clone());
     let admin = admin::build(readiness, Arc::new(exposition), seams.log, admin_shutdown);
     let grace = config.shutdown_grace;
+    let application = seams.application;
     let admin_store = store.clone();
     let admin_thread = std::thread::Builder::new()
         .name("admin".into())
@@ -281,8 +291,16 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
                     identity::certified(&admin_store).await;
                     certified.release();
                 });
-                until_shutdown(shutdown_asked).await;
-                let _ = signal.drain_within(grace).await;
+                let asked = until_shutdown(shutdown_asked).await;
+                let start = Instant::now();
+                leave.drain().await;
+                // Who asks over the admin port has ended already, or says so.
+                if asked == Asked::Signal {
+                    let _ = tokio::time::timeout(grace, application.gone()).await;
+                }
+                let _ = signal
+                    .drain_within(grace.saturating_sub(start.elapsed()))
+                    .await;
                 drop(eager);
             }));
         })?;
@@ -332,16 +350,26 @@ fn available_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-async fn until_shutdown(mut asked: mpsc::Receiver<()>) {
+/// Who asked for the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// The kubelet, which asks all containers at once.
+    Signal,
+    /// Somebody in the pod.
+    Endpoint,
+}
+
+async fn until_shutdown(mut asked: mpsc::Receiver<()>) -> Asked {
     let signals = linkerd_runtime::signal::shutdown();
     match signals {
         Ok(signals) => tokio::select! {
-            _ = signals => {}
-            _ = asked.recv() => {}
+            _ = signals => Asked::Signal,
+            _ = asked.recv() => Asked::Endpoint,
         },
         Err(error) => {
             tracing::warn!(%error, "Signals cannot be handled");
             asked.recv().await;
+            Asked::Endpoint
         }
     }
 }
@@ -424,12 +452,13 @@ async fn serve(seed: WorkerSeed) {
         outbound_dst,
         inbound_dst,
         allow_loopback,
+        mut leaving,
         mut drain,
     } = seed;
     // The kernel queues connections until there is a certificate.
     tokio::select! {
         () = store.certified() => {}
-        () = drain.signaled() => return,
+        () = leaving.signaled() => return,
     }
     let worker = Worker::new(
         config.clone(),
@@ -467,11 +496,14 @@ async fn serve(seed: WorkerSeed) {
     );
     loops.push(linkerd_runtime::spawn_local("inbound-accept", accept));
 
+    leaving.signaled().await;
+    worker.inbound_drain.start();
+    drop(leaving);
     drain.signaled().await;
     for accept in loops {
         accept.abort();
     }
-    worker.drain.start();
+    worker.outbound_drain.start();
     open.none().await;
     drop(drain);
 }

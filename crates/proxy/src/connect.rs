@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::{
     config::{Http2Windows, SocketOptions},
+    control::Discovery,
     io::Stream,
     policy::endpoint::{EndpointMeta, Hint},
     socket,
@@ -76,6 +77,8 @@ pub struct Connector {
     pub guard: LoopGuard,
     /// HTTP/2 windows of client connections.
     pub http2: Http2Windows,
+    /// Who named the endpoints, and is asked again when one cannot be reached.
+    pub source: Option<Discovery>,
 }
 
 /// Addresses that would lead back to us.
@@ -115,9 +118,15 @@ impl Connector {
             }
             _ => {}
         }
-        timeout(self.timeout, self.connect_now(addr, meta, payload))
+        let connected = timeout(self.timeout, self.connect_now(addr, meta, payload))
             .await
-            .unwrap_or(Err(ConnectError::Timeout(self.timeout)))
+            .unwrap_or(Err(ConnectError::Timeout(self.timeout)));
+        if connected.is_err()
+            && let Some(source) = &self.source
+        {
+            source.doubt();
+        }
+        connected
     }
 
     async fn connect_now(

@@ -23,6 +23,7 @@ pub mod io;
 pub mod metrics;
 pub mod outbound;
 pub mod policy;
+pub mod presence;
 pub mod sniff;
 pub mod socket;
 pub mod transport_header;

@@ -8,6 +8,7 @@ use linkerd_proxy::{
     await_ready,
     config::{self, Config, Env, env::Process},
     identity_bootstrap,
+    presence::Presence,
 };
 use linkerd_runtime::{log, version};
 
@@ -61,6 +62,7 @@ fn run(bootstrap: bool) -> Result<(), (u8, String)> {
     }
     let seams = Seams {
         log: Some(log),
+        application: Presence::OtherUsers,
         ..Seams::default()
     };
     let running = app::start(config, seams).map_err(|e| failed(&e))?;

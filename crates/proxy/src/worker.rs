@@ -37,8 +37,10 @@ pub struct Worker {
     pub outbound_connector: Rc<Connector>,
     /// Connections to the application.
     pub inbound_connector: Rc<Connector>,
-    /// Told when a drain begins.
-    pub drain: Rc<Drain>,
+    /// Told when peers are to go elsewhere.
+    pub inbound_drain: Rc<Drain>,
+    /// Told when the application is gone.
+    pub outbound_drain: Rc<Drain>,
     /// Outbound targets in use.
     pub outbound: outbound::Cache,
     /// Inbound ports in use.
@@ -71,7 +73,7 @@ impl Worker {
         inbound_port: u16,
         allow_loopback: bool,
     ) -> Rc<Self> {
-        let connector = |timeout, socket, guard| {
+        let connector = |timeout, socket, guard, source| {
             Rc::new(Connector {
                 store: store.clone(),
                 timeout,
@@ -79,6 +81,7 @@ impl Worker {
                 local_ips: config.inbound.ips.clone(),
                 guard,
                 http2: config.http2_client,
+                source,
             })
         };
         let outbound_guard = if allow_loopback {
@@ -91,16 +94,19 @@ impl Worker {
                 config.outbound.connect_timeout,
                 config.outbound.connect,
                 outbound_guard,
+                Some(discovery.clone()),
             ),
             inbound_connector: connector(
                 config.inbound.connect_timeout,
                 config.inbound.connect,
                 LoopGuard::Port(inbound_port),
+                None,
             ),
             discovery,
             store,
             registry,
-            drain: Rc::default(),
+            inbound_drain: Rc::default(),
+            outbound_drain: Rc::default(),
             outbound: outbound::Cache::default(),
             inbound: inbound::Cache::default(),
             swept: Rc::default(),

@@ -19,7 +19,7 @@ use linkerd_tls::{Alpn, Peer, Store, handshake};
 use rand::seq::SliceRandom;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    sync::Mutex,
+    sync::{Mutex, Notify},
     time::timeout,
 };
 
@@ -50,6 +50,8 @@ struct Inner {
     resolver: Resolver,
     options: ConnectOptions,
     current: Mutex<Option<SendRequest<Bytes>>>,
+    /// Told when there is reason to ask whether the service is still there.
+    doubted: Arc<Notify>,
 }
 
 /// Why a call could not be made.
@@ -109,7 +111,14 @@ impl Channel {
             resolver,
             options,
             current: Mutex::new(None),
+            doubted: Arc::default(),
         })))
+    }
+
+    /// Asks the service for a sign of life soon. One that died with its node, or whose pod was
+    /// removed by force, says no farewell; what it said last is wrong from then on.
+    pub fn doubt(&self) {
+        self.0.doubted.notify_waiters();
     }
 
     /// Whether the service is on this host.
@@ -159,13 +168,13 @@ impl Inner {
             .await
             .map_err(|e| ChannelError::Connect(self.addr.clone(), e))?;
         match &self.peer {
-            None => serve_h2(io).await,
+            None => serve_h2(io, self.doubted.clone()).await,
             Some(peer) => {
                 let snapshot = self.store.snapshot();
                 let tls = handshake::connect(io, peer, &snapshot, Alpn::None, self.options.timeout)
                     .await
                     .map_err(|e| ChannelError::Tls(self.addr.clone(), e))?;
-                serve_h2(tls).await
+                serve_h2(tls, self.doubted.clone()).await
             }
         }
     }
@@ -201,7 +210,7 @@ impl Inner {
     }
 }
 
-async fn serve_h2<T>(io: T) -> Result<SendRequest<Bytes>, ChannelError>
+async fn serve_h2<T>(io: T, doubted: Arc<Notify>) -> Result<SendRequest<Bytes>, ChannelError>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -219,9 +228,12 @@ where
                 return std::future::pending().await;
             };
             loop {
-                tokio::time::sleep(PING_INTERVAL).await;
+                let patience = tokio::select! {
+                    () = tokio::time::sleep(PING_INTERVAL) => PING_TIMEOUT,
+                    () = doubted.notified() => DOUBT_TIMEOUT,
+                };
                 let pong = pings.ping(h2::Ping::opaque());
-                if !matches!(timeout(PING_TIMEOUT, pong).await, Ok(Ok(_))) {
+                if !matches!(timeout(patience, pong).await, Ok(Ok(_))) {
                     return;
                 }
             }
@@ -238,6 +250,7 @@ where
 
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(3);
+const DOUBT_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Call =
     Pin<Box<dyn Future<Output = Result<http::Response<ResponseBody>, ChannelError>> + Send>>;

@@ -109,6 +109,12 @@ impl Discovery {
         }))
     }
 
+    /// An endpoint could not be reached: is what the control plane said last still true?
+    pub fn doubt(&self) {
+        self.0.destination.doubt();
+        self.0.policy.doubt();
+    }
+
     /// Policy of an outbound target.
     pub fn outbound(&self, target: &Target) -> watch::Receiver<Outbound> {
         let this = self.clone();

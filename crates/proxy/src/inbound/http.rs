@@ -269,7 +269,7 @@ impl Direction for InboundHttp {
     }
 
     fn drain(&self) -> &Rc<Drain> {
-        &self.worker.drain
+        &self.worker.inbound_drain
     }
 
     fn in_flight(&self) -> (&Cell<usize>, usize) {

@@ -201,7 +201,7 @@ impl Direction for OutboundHttp {
     }
 
     fn drain(&self) -> &Rc<Drain> {
-        &self.worker.drain
+        &self.worker.outbound_drain
     }
 
     fn in_flight(&self) -> (&Cell<usize>, usize) {
