@@ -2,7 +2,11 @@
 //!
 //! The generated gRPC types come from the `linkerd2-proxy-api` crate; they are re-exported here so
 //! that one place decides the version. Names that are public contract but not part of the protobuf
-//! files live in [`headers`], [`alpn`] and [`ports`].
+//! files live in [`headers`], [`alpn`] and [`ports`]. Two services have no crate to come from:
+//! [`trust`] is our own, [`spiffe`] belongs to SPIFFE.
+
+pub mod spiffe;
+pub mod trust;
 
 pub use linkerd2_proxy_api as proto;
 

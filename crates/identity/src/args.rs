@@ -19,6 +19,8 @@ use crate::{authority::Files, certify::Config};
 
 const DEFAULT_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_CLOCK_SKEW: Duration = Duration::from_secs(10);
+/// How often a proxy asks for the trust anchors when there are few of them.
+const ANCHORS_INTERVAL: Duration = Duration::from_secs(10);
 /// The scheme whose secret uses Linkerd's own file names.
 const LINKERD_SCHEME: &str = "linkerd.io/tls";
 
@@ -72,6 +74,11 @@ pub struct Args {
     )]
     pub trust_roots: PathBuf,
 
+    /// ConfigMap the trust anchor bundle is mounted from; read directly where that is allowed,
+    /// because a mounted one comes up to two minutes later
+    #[arg(long, hide = true, default_value = "linkerd-identity-trust-roots")]
+    pub trust_roots_config_map: String,
+
     /// path to kube config
     #[arg(long, default_value = "")]
     pub kubeconfig: String,
@@ -104,6 +111,7 @@ impl Args {
                     DEFAULT_CLOCK_SKEW,
                 ),
             },
+            anchors_interval: ANCHORS_INTERVAL,
         })
     }
 

@@ -4,7 +4,10 @@
 
 use std::{
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -13,6 +16,8 @@ use linkerd_tls::{
     AnchorsError, CertificateError, Issuer, IssuerError, TrustAnchors, TrustedPeriod,
     file::{self, FileError},
 };
+
+use tokio::sync::watch;
 
 use crate::events::Recorder;
 
@@ -25,6 +30,15 @@ pub struct Files {
     pub certificate: PathBuf,
     pub key: PathBuf,
     pub anchors: PathBuf,
+}
+
+/// The bundle as the API server has it, ahead of the mounted file.
+#[derive(Debug)]
+pub struct LiveAnchors {
+    /// What it is called in errors.
+    pub origin: String,
+    /// `None` while it cannot be read; then the file counts.
+    pub text: watch::Receiver<Option<String>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +93,8 @@ impl Current {
 #[derive(Debug, Default)]
 pub struct Authority {
     current: ArcSwapOption<Current>,
+    /// Milliseconds until every proxy has asked for the anchors once more.
+    round: AtomicU64,
 }
 
 impl Authority {
@@ -94,16 +110,29 @@ impl Authority {
         let now = SystemTime::now();
         let (issuer, anchors) = (read_issuer(&files)?, read_anchors(&files, now)?);
         let current = Current::new(issuer, anchors, name, now)?;
+        let settling = Settling::new(&current.anchors);
         let authority = Self::default();
         authority.current.store(Some(Arc::new(current)));
         let reload = Reload {
             files,
             watch,
             name: name.to_owned(),
+            live: None,
+            settling,
             reported: Refused::default(),
             retry: None,
         };
         Ok((authority, reload))
+    }
+
+    /// Remembers how long a round of all proxies takes.
+    pub(crate) fn set_round(&self, round: Duration) {
+        let millis = u64::try_from(round.as_millis()).unwrap_or(u64::MAX);
+        self.round.store(millis, Ordering::Relaxed);
+    }
+
+    fn round(&self) -> Duration {
+        Duration::from_millis(self.round.load(Ordering::Relaxed))
     }
 
     /// What is in use now; keep it for one request.
@@ -123,11 +152,15 @@ fn read_issuer(files: &Files) -> Result<Issuer, LoadError> {
 
 fn read_anchors(files: &Files, now: SystemTime) -> Result<TrustAnchors, LoadError> {
     let file = files.anchors.to_string_lossy();
-    let anchors = TrustAnchors::from_pem(&file, &file::read(&files.anchors)?)?;
+    check_anchors(&file, &file::read(&files.anchors)?, now)
+}
+
+fn check_anchors(file: &str, pem: &[u8], now: SystemTime) -> Result<TrustAnchors, LoadError> {
+    let anchors = TrustAnchors::from_pem(file, pem)?;
     anchors
         .check_validity(now)
         .map_err(|source| LoadError::AnchorsNotValid {
-            file: file.into_owned(),
+            file: file.to_owned(),
             source,
         })?;
     Ok(anchors)
@@ -146,12 +179,25 @@ pub struct Reload {
     files: Files,
     watch: file::Watch,
     name: String,
+    live: Option<LiveAnchors>,
+    settling: Settling,
     /// Refusals already told; the same one is told once.
     reported: Refused,
     retry: Option<Instant>,
 }
 
 impl Reload {
+    /// Takes the anchors from `live` whenever it has any.
+    pub fn prefer(&mut self, live: LiveAnchors) {
+        self.live = Some(live);
+    }
+
+    /// A new issuer waits until the anchor it needs has been in force for so long, and for three
+    /// rounds of the proxies: whoever has its certificate must be believed by everybody.
+    pub fn settle_for(&mut self, time: Duration) {
+        self.settling.time = time;
+    }
+
     /// Polls for ever.
     pub async fn run(&mut self, authority: &Authority, recorder: &Recorder, every: Duration) {
         let mut tick = tokio::time::interval(every);
@@ -165,7 +211,11 @@ impl Reload {
     /// One look; reloads when a file changed, or when a refused update is due for another try.
     pub fn poll(&mut self, authority: &Authority, recorder: &Recorder) {
         let due = self.retry.is_some_and(|at| Instant::now() >= at);
-        if self.watch.changed() || due {
+        let live = self
+            .live
+            .as_ref()
+            .is_some_and(|live| live.text.has_changed().unwrap_or(false));
+        if self.watch.changed() || live || due {
             self.reload(authority, recorder);
         }
     }
@@ -175,9 +225,14 @@ impl Reload {
         let Some(current) = authority.current() else {
             return;
         };
-        let (issuer, anchors) = (read_issuer(&self.files), read_anchors(&self.files, now));
+        let (issuer, anchors) = (read_issuer(&self.files), self.read_anchors(now));
         let (next, refused) = choose(&current, issuer, anchors, &self.name, now);
+        let mut settled_at = None;
         if let Some(next) = next {
+            let (next, until) =
+                self.settling
+                    .hold_back(&current, next, authority.round(), &self.name, now);
+            settled_at = until;
             if !current.same_issuer(&next.issuer) {
                 let certificate = next.issuer.certificate();
                 tracing::info!(
@@ -195,6 +250,17 @@ impl Reload {
             authority.current.store(Some(Arc::new(next)));
         }
         self.report(refused, recorder);
+        self.retry = settled_at.or(self.retry);
+    }
+
+    fn read_anchors(&mut self, now: SystemTime) -> Result<TrustAnchors, LoadError> {
+        if let Some(live) = &mut self.live {
+            let text = live.text.borrow_and_update();
+            if let Some(text) = text.as_deref() {
+                return check_anchors(&live.origin, text.as_bytes(), now);
+            }
+        }
+        read_anchors(&self.files, now)
     }
 
     fn report(&mut self, refused: Refused, recorder: &Recorder) {
@@ -212,6 +278,81 @@ impl Reload {
         }
         self.retry = (refused != Refused::default()).then(|| Instant::now() + RETRY_INTERVAL);
         self.reported = refused;
+    }
+}
+
+/// Since when each anchor is in force.
+#[derive(Debug)]
+struct Settling {
+    time: Duration,
+    /// By fingerprint; `None` means since before we started.
+    since: Vec<(String, Option<Instant>)>,
+    told: bool,
+}
+
+impl Settling {
+    fn new(anchors: &TrustAnchors) -> Self {
+        let known = anchors.certificates().iter().map(|c| (c.sha256(), None));
+        Self {
+            time: Duration::ZERO,
+            since: known.collect(),
+            told: false,
+        }
+    }
+
+    /// `next`, or its anchors with the issuer in use until the moment that is returned too.
+    fn hold_back(
+        &mut self,
+        current: &Current,
+        next: Current,
+        round: Duration,
+        name: &str,
+        now: SystemTime,
+    ) -> (Current, Option<Instant>) {
+        let tick = Instant::now();
+        let certificates = next.anchors.certificates();
+        let since = certificates.iter().map(|c| {
+            let sha256 = c.sha256();
+            let known = self.since.iter().find(|(known, _)| *known == sha256);
+            let since = known.map_or(Some(tick), |(_, since)| *since);
+            (sha256, since)
+        });
+        self.since = since.collect();
+        let time = match self.time {
+            Duration::ZERO => Duration::ZERO,
+            time => time.max(round.saturating_mul(3)),
+        };
+        let until = |since: &Option<Instant>| since.map(|since| since + time);
+        let settled = certificates
+            .iter()
+            .zip(&self.since)
+            .filter(|(_, (_, since))| until(since).is_none_or(|until| until <= tick))
+            .map(|(certificate, _)| certificate.clone())
+            .collect();
+        let settled = TrustAnchors::from_certificates(settled);
+        let good = |anchors: &TrustAnchors, issuer: &Issuer| {
+            Current::new(issuer.clone(), anchors.clone(), name, now).ok()
+        };
+        if current.same_issuer(&next.issuer)
+            || settled.is_ok_and(|anchors| good(&anchors, &next.issuer).is_some())
+        {
+            self.told = false;
+            return (next, None);
+        }
+        // Without the anchor of the issuer in use there is nothing to wait with.
+        let Some(held) = good(&next.anchors, &current.issuer) else {
+            return (next, None);
+        };
+        let pending = self.since.iter().filter_map(|(_, since)| until(since));
+        let until = pending.filter(|until| *until > tick).min();
+        if !std::mem::replace(&mut self.told, true) {
+            tracing::info!(
+                subject = next.issuer.certificate().subject,
+                wait = ?until.map(|until| until - tick),
+                "New identity issuer waits until its trust anchor is known everywhere"
+            );
+        }
+        (held, until)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::{
     fmt,
     sync::Arc,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use linkerd_core::identity::ServiceAccountId;
@@ -33,6 +33,8 @@ pub struct Config {
     pub controller_namespace: String,
     pub trust_domain: String,
     pub validity: Validity,
+    /// How often a proxy asks for the trust anchors when there are few proxies.
+    pub anchors_interval: Duration,
 }
 
 impl Config {
@@ -162,6 +164,14 @@ impl<R: TokenReviewer> Certifier<R> {
         }
     }
 
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub fn authority(&self) -> &Arc<Authority> {
+        &self.authority
+    }
+
     /// Checks, issues, counts and logs; each outcome is logged once, here.
     pub async fn certify(&self, request: Request) -> Result<Issued, Refusal> {
         let outcome = self.check_and_issue(&request).await;
@@ -169,11 +179,10 @@ impl<R: TokenReviewer> Certifier<R> {
             Ok(_) => self.metrics.issued(),
             Err(refusal) => {
                 self.metrics.refused(refusal.label());
-                let identity = request
-                    .identity
-                    .get(..MAX_IDENTITY_LEN)
-                    .unwrap_or(&request.identity);
-                tracing::warn!(identity, error = %refusal, "Certificate refused");
+                // Both come from outside: as fields of text they are quoted and escaped.
+                let identity: String = request.identity.chars().take(MAX_IDENTITY_LEN).collect();
+                let error = refusal.to_string();
+                tracing::warn!(identity, error, "Certificate refused");
             }
         }
         outcome

@@ -1,4 +1,5 @@
-//! The Kubernetes API as this service uses it: token reviews, one access review, events.
+//! The Kubernetes API as this service uses it: token reviews, one access review, the trust bundle,
+//! events.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use k8s_openapi::{
         authorization::v1::{
             ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
         },
-        core::v1::{Event as KubeEvent, EventSource, ObjectReference},
+        core::v1::{ConfigMap, Event as KubeEvent, EventSource, ObjectReference},
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
@@ -18,7 +19,7 @@ use kube::{
     api::PostParams,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::{
     events::{About, Event, Severity},
@@ -29,6 +30,12 @@ use crate::{
 /// An answer later than this is useless to a proxy that waits.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
+const BUNDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the trust bundle is read.
+const BUNDLE_INTERVAL: Duration = Duration::from_secs(5);
+/// How often it is tried while it is not there or not ours to read.
+const BUNDLE_RETRY: Duration = Duration::from_secs(60);
+const BUNDLE_KEY: &str = "ca-bundle.crt";
 const COMPONENT: &str = "linkerd-identity";
 
 /// A client from a kubeconfig file, or from the pod's own credentials when `path` is empty.
@@ -133,6 +140,74 @@ impl TokenReviewer for KubeReviewer {
             audiences: status.audiences.unwrap_or_default(),
         })
     }
+}
+
+/// Reads the trust bundle's ConfigMap. One small request now and then needs no watch, and cannot
+/// be stale the way a watch can.
+pub(crate) struct Bundle {
+    api: Api<ConfigMap>,
+    name: String,
+}
+
+impl Bundle {
+    pub(crate) fn new(client: Client, namespace: &str, name: &str) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Publishes the bundle whenever it changes; `None` when the mounted file has to do.
+    pub(crate) async fn follow(&self, to: watch::Sender<Option<String>>) {
+        let mut told = false;
+        loop {
+            let read = self.api.get_opt(&self.name);
+            let missing = match tokio::time::timeout(BUNDLE_TIMEOUT, read).await {
+                Ok(Ok(Some(mut map))) => {
+                    let data = map.data.as_mut();
+                    match data.and_then(|data| data.remove(BUNDLE_KEY)) {
+                        Some(text) => {
+                            publish(&to, Some(text));
+                            told = false;
+                            None
+                        }
+                        None => Some(format!("it has no key {BUNDLE_KEY}")),
+                    }
+                }
+                Ok(Ok(None)) => Some("it does not exist".to_owned()),
+                Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
+                    Some("reading it is not allowed".to_owned())
+                }
+                // The API server is away: what was read last stays true.
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "Trust bundle not read");
+                    None
+                }
+                Err(_) => None,
+            };
+            let wait = match missing {
+                None => BUNDLE_INTERVAL,
+                Some(reason) => {
+                    publish(&to, None);
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::info!(config_map = self.name, reason, "Using the mounted bundle");
+                    }
+                    BUNDLE_RETRY
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+}
+
+fn publish(to: &watch::Sender<Option<String>>, text: Option<String>) {
+    to.send_if_modified(|current| {
+        let changed = *current != text;
+        if changed {
+            *current = text;
+        }
+        changed
+    });
 }
 
 /// Writes events one after the other; a failure is logged and forgotten.

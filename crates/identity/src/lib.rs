@@ -2,7 +2,8 @@
 //!
 //! A tour: [`Args`] are the flags; [`Authority`] holds issuer and trust anchors and reloads both;
 //! [`Certifier`] runs a request through the ordered checks, asking a [`TokenReviewer`] who the
-//! token belongs to; [`grpc`] puts it on the wire; [`events`] tells Kubernetes what happened.
+//! token belongs to; [`grpc`] puts it on the wire; [`events`] tells Kubernetes what happened;
+//! `trust` tells proxies which anchors are in force.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -26,10 +27,11 @@ mod kubernetes;
 mod limit;
 mod metrics;
 mod token;
+mod trust;
 
 pub use self::{
     args::{Args, ListenAddr},
-    authority::{Authority, Files, LoadError},
+    authority::{Authority, Files, LiveAnchors, LoadError},
     certify::{Certifier, Config, Refusal, Request},
     limit::Limiter,
     metrics::Metrics,
@@ -38,6 +40,8 @@ pub use self::{
 
 /// How often the mounted files are looked at.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a new anchor is told to proxies before an issuer below it is used.
+const SETTLE: Duration = Duration::from_secs(60);
 /// Streams one connection may have open: the pod's proxy may carry all clients on one connection.
 const MAX_STREAMS: u32 = 10_000;
 
@@ -68,6 +72,25 @@ pub async fn run(args: Args, drain: drain::Watch) -> anyhow::Result<()> {
 
     let client = kubernetes::client(&args.kubeconfig).await?;
     kubernetes::check_access(&client).await?;
+
+    let (live, live_anchors) = tokio::sync::watch::channel(None);
+    reload.settle_for(SETTLE);
+    reload.prefer(LiveAnchors {
+        origin: format!("ConfigMap {}", args.trust_roots_config_map),
+        text: live_anchors,
+    });
+    let bundle = kubernetes::Bundle::new(
+        client.clone(),
+        &config.controller_namespace,
+        &args.trust_roots_config_map,
+    );
+    let mut stop = drain.clone();
+    let bundle = linkerd_runtime::spawn("trust-roots", async move {
+        tokio::select! {
+            () = bundle.follow(live) => {}
+            () = stop.signaled() => {}
+        }
+    });
 
     let admin = Arc::new(Admin::new(
         Flavor::Controller,
@@ -125,26 +148,31 @@ pub async fn run(args: Args, drain: drain::Watch) -> anyhow::Result<()> {
         stop.signaled().await
     })
     .await?;
-    for task in [watching, events, admin] {
+    for task in [watching, bundle, events, admin] {
         task.await
             .context("A task of the identity service failed")?;
     }
     Ok(())
 }
 
-/// Serves Certify on `listener` until `stop` ends; calls in progress are finished.
+/// Serves Certify and the trust anchors on `listener` until `stop` ends; calls in progress are finished.
 pub async fn serve<R: TokenReviewer>(
     certifier: Certifier<R>,
     metrics: Metrics,
     listener: TcpListener,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
+    let trust = trust::TrustAnchorsServer::new(
+        certifier.authority().clone(),
+        certifier.config().anchors_interval,
+    );
     let service = IdentityServer::new(grpc::Service::new(certifier))
         .max_decoding_message_size(grpc::MAX_MESSAGE_LEN);
     tonic::transport::Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
         .layer(grpc::Observe::layer(metrics))
         .add_service(service)
+        .add_service(trust)
         .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop)
         .await
         .context("The identity service failed")

@@ -183,6 +183,15 @@ async fn every_refusal() {
             "identity is longer than 512 bytes".to_owned(),
         ),
         (
+            "an identity that would forge a log line",
+            CertifyRequest {
+                identity: "web\nWARN Certificate refused forged".to_owned(),
+                ..good.clone()
+            },
+            FailedPrecondition,
+            "CSR name does not match requested identity".to_owned(),
+        ),
+        (
             "no token",
             with_token(""),
             InvalidArgument,

@@ -5,6 +5,7 @@ use std::{
     cell::Cell,
     io,
     net::SocketAddr,
+    path::PathBuf,
     rc::Rc,
     sync::Arc,
     thread::JoinHandle,
@@ -17,7 +18,7 @@ use linkerd_runtime::{
     metrics::{Exposition, register_build_info, register_process},
     ready::Readiness,
 };
-use linkerd_tls::{Local, Store, TrustAnchors, renewal};
+use linkerd_tls::{Local, Store, TrustAnchors, renewal, rotation};
 use prometheus_client::registry::Registry as OpenMetrics;
 use tokio::{
     net::TcpListener,
@@ -28,14 +29,16 @@ use tokio::{
 
 use crate::{
     admin,
-    config::{Config, ControlAddr, IdentitySource, SocketOptions},
+    config::{self, Config, ControlAddr, IdentitySource, SocketOptions},
     control::{
         Channel, Discovery,
         client::ConnectOptions,
         dns::Resolver,
         identity::{self, Certification, TokenFile},
+        spire::Spire,
+        trust::TrustFollower,
     },
-    identity_bootstrap::{Credentials, load_or_bootstrap},
+    identity_bootstrap::{Credentials, load_or_bootstrap, saved_anchors},
     inbound,
     metrics::Registry,
     outbound,
@@ -146,8 +149,7 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     register_build_info(&mut open_metrics, "proxy");
     let identity_metrics = identity::Metrics::register(&mut open_metrics);
 
-    let anchors = config.identity.trust_anchors.as_bytes();
-    let anchors = TrustAnchors::from_pem("the environment", anchors)?;
+    let anchors = anchors(&config.identity)?;
     let store = Arc::new(Store::new(
         anchors,
         Local {
@@ -171,34 +173,41 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     let channel = |addr: &ControlAddr| {
         Channel::new(addr, store.clone(), seams.resolver.clone(), options(addr))
     };
-    let IdentitySource::Linkerd {
-        dir,
-        token_file,
-        min_refresh,
-        max_refresh,
-    } = &config.identity.source
-    else {
-        return Err(StartError::Unsupported("SPIRE"));
+    let certification = match &config.identity.source {
+        IdentitySource::Linkerd {
+            dir,
+            token_file,
+            min_refresh,
+            max_refresh,
+        } => {
+            let credentials = load_or_bootstrap(dir, &config.identity.id)?;
+            let token = TokenFile::open(token_file.clone())?;
+            let addr = config
+                .control
+                .identity
+                .clone()
+                .ok_or(StartError::Unsupported("identity without a service"))?;
+            // A bad address is an error of configuration, to be told now.
+            channel(&addr)?;
+            CertificationSeed::Linkerd(Box::new(LinkerdSeed {
+                store: store.clone(),
+                dir: dir.clone(),
+                credentials,
+                token,
+                refresh: (*min_refresh, *max_refresh),
+                options: options(&addr),
+                addr,
+                resolver: seams.resolver.clone(),
+                metrics: identity_metrics,
+            }))
+        }
+        IdentitySource::Spire { socket, backoff } => CertificationSeed::Spire(Spire {
+            store: store.clone(),
+            socket: socket.clone(),
+            backoff: *backoff,
+            metrics: identity_metrics,
+        }),
     };
-    let credentials = load_or_bootstrap(dir, &config.identity.id)?;
-    let token = TokenFile::open(token_file.clone())?;
-    let identity_addr = config
-        .control
-        .identity
-        .clone()
-        .ok_or(StartError::Unsupported("identity without a service"))?;
-    let certification = CertificationSeed {
-        store: store.clone(),
-        credentials,
-        token,
-        refresh: (*min_refresh, *max_refresh),
-        options: options(&identity_addr),
-        addr: identity_addr,
-        resolver: seams.resolver.clone(),
-        metrics: identity_metrics,
-    };
-    // A bad address is an error of configuration, to be told now.
-    channel(&certification.addr)?;
 
     let admin_runtime = Builder::new_current_thread().enable_all().build()?;
     let destination = channel(&config.control.destination)?;
@@ -374,8 +383,30 @@ async fn until_shutdown(mut asked: mpsc::Receiver<()>) -> Asked {
     }
 }
 
-struct CertificationSeed {
+/// The anchors last told to this pod, or those it was made with.
+fn anchors(identity: &config::Identity) -> Result<TrustAnchors, StartError> {
+    if let IdentitySource::Linkerd { dir, .. } = &identity.source
+        && let Some(saved) = saved_anchors(dir)
+    {
+        return Ok(saved);
+    }
+    let pem = identity.trust_anchors.as_bytes();
+    let anchors = TrustAnchors::from_pem(config::env::IDENTITY_TRUST_ANCHORS, pem)?;
+    if let Err(error) = anchors.check_validity(std::time::SystemTime::now()) {
+        tracing::warn!(%error, "No trust anchor is valid");
+    }
+    Ok(anchors)
+}
+
+/// Where certificates come from, ready to run.
+enum CertificationSeed {
+    Linkerd(Box<LinkerdSeed>),
+    Spire(Spire),
+}
+
+struct LinkerdSeed {
     store: Arc<Store>,
+    dir: PathBuf,
     credentials: Credentials,
     token: TokenFile,
     refresh: (Duration, Duration),
@@ -387,31 +418,47 @@ struct CertificationSeed {
 
 impl CertificationSeed {
     async fn run(self) {
-        let (min_refresh, max_refresh) = self.refresh;
-        let store = self.store.clone();
+        match self {
+            Self::Linkerd(seed) => seed.run().await,
+            Self::Spire(spire) => spire.run().await,
+        }
+    }
+}
+
+impl LinkerdSeed {
+    /// Certifies, and follows the service's trust anchors beside that.
+    async fn run(self) {
+        let Self {
+            store,
+            dir,
+            credentials,
+            token,
+            refresh: (min_refresh, max_refresh),
+            addr,
+            options,
+            resolver,
+            metrics,
+        } = self;
+        let service = store.clone();
         let connect = move || {
-            let channel = Channel::new(
-                &self.addr,
-                self.store.clone(),
-                self.resolver.clone(),
-                self.options,
-            );
-            async move { channel.map_err(Into::into) }
+            let channel = Channel::new(&addr, service.clone(), resolver.clone(), options);
+            async move { channel.map_err(Box::<dyn std::error::Error + Send + Sync>::from) }
         };
         let refresh = renewal::Config {
             min_refresh,
             max_refresh,
         };
-        Certification::new(
-            store,
-            self.credentials,
-            self.token,
-            refresh,
-            connect,
-            self.metrics,
-        )
-        .run()
-        .await;
+        let renew = Arc::new(Notify::new());
+        let follower = TrustFollower::new(
+            store.clone(),
+            connect.clone(),
+            renew.clone(),
+            Some(dir),
+            rotation::Config::default(),
+        );
+        let certification =
+            Certification::new(store, credentials, token, refresh, connect, metrics);
+        tokio::join!(certification.hastened_by(renew).run(), follower.run());
     }
 }
 

@@ -8,7 +8,9 @@ pub mod discovery;
 pub mod dns;
 pub mod identity;
 mod policy;
+pub mod spire;
 mod stream;
+pub mod trust;
 
 pub use self::{
     client::Channel,

@@ -10,12 +10,14 @@ use std::{
 
 use linkerd_core::identity::{Id, InvalidId};
 use linkerd_tls::{
-    Key, KeyError, SigningRequest,
+    Key, KeyError, SigningRequest, TrustAnchors,
     file::{self, FileError},
 };
 
 const KEY_FILE: &str = "key.p8";
 const REQUEST_FILE: &str = "csr.der";
+/// Ours alone: the anchors as they were last told, newer than those the pod was made with.
+const ANCHORS_FILE: &str = "trust-anchors.pem";
 
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
@@ -76,6 +78,23 @@ fn load(dir: &Path, name: &str) -> Result<Option<Credentials>, BootstrapError> {
             && request.verify_signature().is_ok()
     });
     Ok(good.then_some(Credentials { key, csr }))
+}
+
+/// Keeps the anchors for the next start in the same pod, whose directory outlives its containers.
+pub fn save_anchors(dir: &Path, anchors: &TrustAnchors) -> Result<(), BootstrapError> {
+    write(&dir.join(ANCHORS_FILE), anchors.to_pem().as_bytes())
+}
+
+/// The anchors kept by [`save_anchors`], if they are there and any is valid.
+pub fn saved_anchors(dir: &Path) -> Option<TrustAnchors> {
+    let path = dir.join(ANCHORS_FILE);
+    if !path.exists() {
+        return None;
+    }
+    let text = file::read(&path).ok()?;
+    let anchors = TrustAnchors::from_pem(ANCHORS_FILE, &text).ok()?;
+    let valid = anchors.check_validity(std::time::SystemTime::now());
+    valid.is_ok().then_some(anchors)
 }
 
 /// Writes so that no reader ever sees half a file and nobody else sees any of it.
@@ -146,6 +165,20 @@ mod tests {
         assert!(!same(NAME), "another key");
         fs::write(path.join(REQUEST_FILE), b"garbage").expect("writes");
         assert!(!same(NAME), "garbage");
+    }
+
+    #[test]
+    fn anchors_are_kept_for_the_next_start() {
+        use linkerd_tls::issuer::generate::Authority;
+        let dir = tempfile::tempdir().expect("temporary directory");
+        assert!(saved_anchors(dir.path()).is_none());
+        let now = std::time::SystemTime::now();
+        let ca = Authority::for_install("linkerd", "cluster.local", now).expect("a CA");
+        let anchors = TrustAnchors::from_certificates(vec![ca.certificate]).expect("anchors");
+        save_anchors(dir.path(), &anchors).expect("writes");
+        assert_eq!(saved_anchors(dir.path()), Some(anchors));
+        fs::write(dir.path().join(ANCHORS_FILE), b"garbage").expect("writes");
+        assert!(saved_anchors(dir.path()).is_none(), "garbage is not used");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::SystemTime};
 
 use rustls::RootCertStore;
 
-use crate::certificate::{Certificate, CertificateError, certificates_from_pem};
+use crate::certificate::{Certificate, CertificateError, MAX_BUNDLE, certificates_from_pem};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("trust anchors from {origin}")]
@@ -30,6 +30,26 @@ impl TrustAnchors {
             source,
         };
         Self::from_certificates(certificates_from_pem(pem).map_err(fail)?).map_err(fail)
+    }
+
+    /// Takes certificates as DER. `origin` names the sender in errors.
+    pub fn from_ders<'a>(
+        origin: &str,
+        ders: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<Self, AnchorsError> {
+        let parsed: Result<Vec<_>, _> = ders
+            .into_iter()
+            .map(Certificate::from_der)
+            .take(MAX_BUNDLE + 1)
+            .collect();
+        let bundle = parsed.and_then(|certificates| match certificates.len() {
+            0..=MAX_BUNDLE => Self::from_certificates(certificates),
+            _ => Err(CertificateError::TooMany),
+        });
+        bundle.map_err(|source| AnchorsError {
+            origin: origin.to_owned(),
+            source,
+        })
     }
 
     pub fn from_certificates(certificates: Vec<Certificate>) -> Result<Self, CertificateError> {
@@ -62,6 +82,17 @@ impl TrustAnchors {
             .cloned()
             .collect();
         Self::from_certificates(all).expect("both bundles were accepted and are not empty")
+    }
+
+    /// Whether every anchor of this bundle is in `other`.
+    pub fn is_within(&self, other: &Self) -> bool {
+        let has = |c: &Certificate| other.certificates.iter().any(|o| o.der == c.der);
+        self.certificates.iter().all(has)
+    }
+
+    /// Whether both hold the same anchors, in whatever order.
+    pub fn same_as(&self, other: &Self) -> bool {
+        self.certificates.len() == other.certificates.len() && self.is_within(other)
     }
 
     pub fn certificates(&self) -> &[Certificate] {

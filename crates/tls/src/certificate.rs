@@ -10,7 +10,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use crate::{anchors::TrustAnchors, clock::date};
 
 /// More certificates than any sane bundle has; a bound on what a bad file can cost.
-const MAX_BUNDLE: usize = 256;
+pub(crate) const MAX_BUNDLE: usize = 256;
 /// More names than any workload certificate has.
 const MAX_NAMES: usize = 64;
 
@@ -173,7 +173,7 @@ impl Certificate {
     }
 
     pub fn sha256(&self) -> String {
-        hex(digest::digest(&digest::SHA256, &self.der).as_ref())
+        sha256(&self.der)
     }
 
     pub fn to_pem(&self) -> String {
@@ -195,6 +195,25 @@ pub fn certificates_from_pem(pem: &[u8]) -> Result<Vec<Certificate>, Certificate
         return Err(CertificateError::Empty);
     }
     Ok(out)
+}
+
+/// Splits DER certificates that follow one another, as the SPIFFE Workload API sends a chain.
+pub fn chain_from_der(mut bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let mut chain = Vec::new();
+    while !bytes.is_empty() {
+        let (rest, _) = X509Certificate::from_der(bytes)
+            .map_err(|error| CertificateError::Parse(error.to_string()))?;
+        if chain.len() == MAX_BUNDLE {
+            return Err(CertificateError::TooMany);
+        }
+        let (one, _) = bytes.split_at(bytes.len() - rest.len());
+        chain.push(CertificateDer::from(one.to_vec()));
+        bytes = rest;
+    }
+    if chain.is_empty() {
+        return Err(CertificateError::Empty);
+    }
+    Ok(chain)
 }
 
 /// What the handshake needs of a peer's leaf, without copying the certificate.
@@ -272,6 +291,10 @@ fn time_of(seconds: i64) -> SystemTime {
 /// Certificates count in whole seconds.
 pub(crate) fn whole_seconds(t: SystemTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(crate::clock::unix_seconds(t))
+}
+
+pub(crate) fn sha256(der: &[u8]) -> String {
+    hex(digest::digest(&digest::SHA256, der).as_ref())
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

@@ -22,10 +22,11 @@ pub mod file;
 pub mod handshake;
 pub mod issuer;
 pub mod renewal;
+pub mod rotation;
 
 pub use self::{
     anchors::{AnchorsError, TrustAnchors},
-    certificate::{Certificate, CertificateError, KeyKind, certificates_from_pem},
+    certificate::{Certificate, CertificateError, KeyKind, certificates_from_pem, chain_from_der},
     clock::{Clock, SystemClock, unix_seconds},
     handshake::{HANDSHAKE_DEADLINE, HandshakeError},
     issuer::{Issued, Issuer, IssuerError, TrustedPeriod, Validity},

@@ -96,6 +96,11 @@ impl Renewal {
         }
     }
 
+    /// Something made the certificate in use less good than a new one: ask at the next poll.
+    pub fn hasten(&mut self) {
+        self.plan = None;
+    }
+
     /// A certificate was obtained, verified and published.
     pub fn certified(
         &mut self,

@@ -242,6 +242,22 @@ impl Snapshot {
         self.own.as_ref().map(|own| &*own.certificate)
     }
 
+    /// Fingerprint of the certificate ours was issued by, when it came along.
+    pub fn issuer_sha256(&self) -> Option<String> {
+        let issuer = self.own.as_ref()?.key.cert.get(1)?;
+        Some(crate::certificate::sha256(issuer))
+    }
+
+    /// Whether our certificate would verify against `anchors` now; false without one.
+    pub fn chains_to(&self, anchors: &TrustAnchors) -> bool {
+        let Some((leaf, intermediates)) = self.own.as_ref().and_then(|o| o.key.cert.split_first())
+        else {
+            return false;
+        };
+        let (roots, now) = (anchors.roots(), unix_time(self.clock.now()));
+        verify_chain(leaf, intermediates, &roots, &self.local.id, now).is_ok()
+    }
+
     /// The configuration to accept connections with; `None` before the first certificate.
     pub fn server_config(&self, alpn: Alpn) -> Option<Arc<ServerConfig>> {
         let servers = self.server.as_ref()?;

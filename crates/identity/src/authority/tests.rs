@@ -231,3 +231,76 @@ fn starting_needs_everything() {
     disk.anchors(&[&other, &root]);
     assert!(!fails(&disk));
 }
+
+#[test]
+fn a_new_issuer_waits_for_its_anchor() {
+    let new_root = Ca::self_signed(&profile("new root")).expect("a root");
+    let new_issuer = new_root
+        .subordinate(&profile("new issuer"))
+        .expect("an issuer");
+    let settle = Duration::from_millis(300);
+
+    // Both at once: the anchor counts at once, the issuer when everybody has heard of the anchor.
+    let mut w = world();
+    w.reload.settle_for(settle);
+    let started = Instant::now();
+    w.disk.anchors(&[&w.root, &new_root]);
+    w.disk.issuer(&new_issuer);
+    assert_eq!(reasons(&w.poll()), ["TrustAnchorsUpdated"]);
+    assert_eq!(w.in_use(), ("CN=issuer".to_owned(), 2));
+    let deadline = started + Duration::from_secs(60);
+    let events = loop {
+        let events = w.poll();
+        if !events.is_empty() {
+            break events;
+        }
+        assert!(Instant::now() < deadline, "the issuer never came");
+        std::thread::yield_now();
+    };
+    assert!(started.elapsed() >= settle);
+    assert_eq!(reasons(&events), ["IssuerUpdated"]);
+    assert_eq!(w.in_use(), ("CN=new issuer".to_owned(), 2));
+
+    // An issuer below a known anchor does not wait.
+    let mut w = world();
+    w.reload.settle_for(DAY);
+    let next = w.root.subordinate(&profile("next")).expect("an issuer");
+    w.disk.issuer(&next);
+    assert_eq!(reasons(&w.poll()), ["IssuerUpdated"]);
+
+    // Nor does one that comes without the old anchor: the old issuer would be of no use.
+    w.disk.anchors(&[&new_root]);
+    w.disk.issuer(&new_issuer);
+    w.poll();
+    assert_eq!(w.in_use(), ("CN=new issuer".to_owned(), 1));
+}
+
+#[test]
+fn the_bundle_of_the_api_server_comes_before_the_file() {
+    let mut w = world();
+    let (live, text) = watch::channel(None);
+    w.reload.prefer(LiveAnchors {
+        origin: "ConfigMap trust-roots".to_owned(),
+        text,
+    });
+    assert!(w.poll().is_empty(), "nothing is known yet");
+    let other = Ca::self_signed(&profile("other")).expect("a root");
+    let pem = w.root.certificate.to_pem() + &other.certificate.to_pem();
+    live.send_replace(Some(pem));
+    assert_eq!(reasons(&w.poll()), ["TrustAnchorsUpdated"]);
+    assert_eq!(w.in_use().1, 2);
+    w.disk.anchors(&[&w.root]);
+    assert!(w.poll().is_empty(), "the file is late");
+    live.send_replace(Some("garbage".to_owned()));
+    let told = w.poll();
+    assert_eq!(reasons(&told), ["TrustAnchorsUpdateSkipped"]);
+    assert!(told[0].1.contains("ConfigMap trust-roots"), "{told:?}");
+    assert_eq!(w.in_use().1, 2);
+    live.send_replace(None);
+    assert_eq!(
+        reasons(&w.poll()),
+        ["TrustAnchorsUpdated"],
+        "the file again"
+    );
+    assert_eq!(w.in_use().1, 1);
+}

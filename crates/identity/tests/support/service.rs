@@ -36,6 +36,7 @@ pub fn config() -> Config {
             lifetime: DAY,
             clock_skew: Duration::from_secs(20),
         },
+        anchors_interval: Duration::from_millis(100),
     }
 }
 

@@ -5,6 +5,7 @@
 use std::{
     fmt, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -69,6 +70,9 @@ pub enum ChannelError {
     /// The TLS handshake failed.
     #[error("TLS with {0} failed")]
     Tls(Addr, #[source] handshake::HandshakeError),
+    /// A socket of this host took no connection.
+    #[error("cannot connect to {}", .0.display())]
+    Socket(PathBuf, #[source] io::Error),
     /// The HTTP/2 connection failed.
     #[error("HTTP/2 failed")]
     Http2(#[from] h2::Error),
@@ -275,28 +279,62 @@ impl Inner {
         &self,
         request: http::Request<tonic::body::Body>,
     ) -> Result<http::Response<ResponseBody>, ChannelError> {
-        let (mut head, mut body) = request.into_parts();
-        let mut uri = std::mem::take(&mut head.uri).into_parts();
-        uri.scheme = Some(http::uri::Scheme::HTTP);
-        uri.authority = Some(self.authority.clone());
-        head.uri =
-            http::Uri::from_parts(uri).map_err(|_| ChannelError::Invalid(self.addr.clone()))?;
-        head.version = http::Version::HTTP_2;
+        let send = self.ready().await?;
+        exchange(send, self.authority.clone(), request).await
+    }
+}
 
-        let mut send = self.ready().await?;
-        let (response, mut stream) =
-            send.send_request(http::Request::from_parts(head, ()), false)?;
-        while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await
-        {
-            let Ok(data) = frame.map_err(|_| ChannelError::Body)?.into_data() else {
-                continue;
-            };
-            // Requests are a few hundred bytes: well below any window, so they are just queued.
-            stream.send_data(data, false)?;
-        }
-        stream.send_data(Bytes::new(), true)?;
-        let response = response.await?;
-        Ok(response.map(ResponseBody))
+async fn exchange(
+    mut send: SendRequest<Bytes>,
+    authority: http::uri::Authority,
+    request: http::Request<tonic::body::Body>,
+) -> Result<http::Response<ResponseBody>, ChannelError> {
+    let (mut head, mut body) = request.into_parts();
+    let mut uri = std::mem::take(&mut head.uri).into_parts();
+    uri.scheme = Some(http::uri::Scheme::HTTP);
+    uri.authority = Some(authority);
+    head.uri = http::Uri::from_parts(uri).map_err(|_| ChannelError::Body)?;
+    head.version = http::Version::HTTP_2;
+
+    let (response, mut stream) = send.send_request(http::Request::from_parts(head, ()), false)?;
+    while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        let Ok(data) = frame.map_err(|_| ChannelError::Body)?.into_data() else {
+            continue;
+        };
+        // Requests are a few hundred bytes: well below any window, so they are just queued.
+        stream.send_data(data, false)?;
+    }
+    stream.send_data(Bytes::new(), true)?;
+    let response = response.await?;
+    Ok(response.map(ResponseBody))
+}
+
+/// One connection to a Unix socket of this host, without TLS.
+#[derive(Clone, Debug)]
+pub struct UnixChannel(SendRequest<Bytes>);
+
+impl UnixChannel {
+    /// Connects to the socket at `path`.
+    pub async fn connect(path: &Path) -> Result<Self, ChannelError> {
+        let io = tokio::net::UnixStream::connect(path)
+            .await
+            .map_err(|error| ChannelError::Socket(path.to_owned(), error))?;
+        Ok(Self(serve_h2(io, Arc::default()).await?))
+    }
+}
+
+impl tower::Service<http::Request<tonic::body::Body>> for UnixChannel {
+    type Response = http::Response<ResponseBody>;
+    type Error = ChannelError;
+    type Future = Call;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ChannelError>> {
+        self.0.poll_ready(cx).map_err(ChannelError::Http2)
+    }
+
+    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Call {
+        let authority = http::uri::Authority::from_static("localhost");
+        Box::pin(exchange(self.0.clone(), authority, request))
     }
 }
 

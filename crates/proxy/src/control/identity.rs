@@ -23,6 +23,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
+use tokio::sync::Notify;
 use tonic::client::GrpcService;
 
 use crate::identity_bootstrap::Credentials;
@@ -119,11 +120,15 @@ impl Metrics {
         metrics
     }
 
-    fn certified(&self, not_after: SystemTime, now: SystemTime) {
+    pub(crate) fn certified(&self, not_after: SystemTime, now: SystemTime) {
         let seconds = |t: SystemTime| t.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.expiration.set(seconds(not_after).as_secs_f64());
         self.refreshed.set(seconds(now).as_secs_f64());
         self.ok.inc();
+    }
+
+    pub(crate) fn failed(&self) {
+        self.error.inc();
     }
 }
 
@@ -137,6 +142,7 @@ pub struct Certification<C> {
     connect: C,
     metrics: Metrics,
     renewal: Renewal,
+    hasten: Arc<Notify>,
 }
 
 impl<C, F, S> Certification<C>
@@ -162,14 +168,24 @@ where
             connect,
             metrics,
             renewal: Renewal::new(refresh),
+            hasten: Arc::default(),
         }
+    }
+
+    /// Renews at once whenever this is notified.
+    pub fn hastened_by(mut self, hasten: Arc<Notify>) -> Self {
+        self.hasten = hasten;
+        self
     }
 
     /// Certifies and renews for ever.
     pub async fn run(mut self) {
         loop {
             match self.renewal.poll(SystemTime::now(), rand::random()) {
-                Action::Wait(wait) => tokio::time::sleep(wait).await,
+                Action::Wait(wait) => tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = self.hasten.notified() => self.renewal.hasten(),
+                },
                 Action::Renew => self.attempt().await,
             }
         }
@@ -188,7 +204,7 @@ where
                 tracing::info!(id = %self.store.local().id, "Certified identity");
             }
             Err(error) => {
-                self.metrics.error.inc();
+                self.metrics.failed();
                 self.renewal.failed(now, rand::random());
                 let error: &dyn std::error::Error = &error;
                 tracing::error!(error, "Failed to obtain identity");

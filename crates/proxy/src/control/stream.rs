@@ -106,4 +106,4 @@ impl Keep {
 }
 
 /// Long enough, and still addable to an instant.
-const FOREVER: Duration = Duration::from_secs(86_400 * 365 * 30);
+pub(super) const FOREVER: Duration = Duration::from_secs(86_400 * 365 * 30);
