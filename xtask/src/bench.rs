@@ -12,7 +12,8 @@ mod proxy;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: init, tls, http1, proxy, control-plane, mesh [default: all there is]
+    /// What to measure: init, tls, identity, http1, proxy, control-plane, mesh [default: all there
+    /// is]
     part: Option<String>,
     #[command(flatten)]
     proxy: proxy::Args,
@@ -22,9 +23,10 @@ pub(crate) struct Args {
 }
 
 /// The parts by the names people use for them, and the packages that measure them.
-const PARTS: [(&str, &[&str]); 5] = [
+const PARTS: [(&str, &[&str]); 6] = [
     ("init", &["linkerd-init"]),
     ("tls", &["linkerd-tls"]),
+    ("identity", &["linkerd-identity"]),
     ("http1", &["linkerd-http1"]),
     (
         "control-plane",
