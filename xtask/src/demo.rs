@@ -1,13 +1,18 @@
-//! `cargo xtask demo`: from nothing to a working mesh on this machine, with the quick start's own
-//! commands. What each one says is shown; running it again upgrades what is there.
+//! `cargo xtask demo`: from nothing to a meshed application, with the quick start's own commands.
+//! What each one says is shown, and then what the mesh can tell; running it again upgrades.
 
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use crate::workspace::{self, Workspace};
-use crate::{charts, cluster, images, program, setup, tools, ui};
+use crate::mesh::scrape::{Figures, Scrape};
+use crate::mesh::{Mesh, SAMPLE};
+use crate::{charts, cluster, images, program, setup, ui};
+
+/// How long traffic is watched for the figures.
+const WINDOW: Duration = Duration::from_secs(15);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -15,16 +20,13 @@ pub(crate) struct Args {
     #[arg(long)]
     quick: bool,
 
-    /// Take the demo's cluster down, with everything in it
-    #[arg(long, conflicts_with = "quick")]
-    down: bool,
-}
+    /// Where the cluster of KUBECONFIG pulls the images from; the local cluster needs none
+    #[arg(long, value_name = "NAME")]
+    registry: Option<String>,
 
-/// The programs of the demo and the cluster they work on.
-struct Demo<'a> {
-    linkerd: &'a Path,
-    kubectl: &'a Path,
-    kubeconfig: &'a Path,
+    /// Take the demo's cluster down, with everything in it
+    #[arg(long, conflicts_with_all = ["quick", "registry"])]
+    down: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -32,98 +34,125 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         cluster::down(cluster::DEFAULT_NAME)?;
         return Ok(ExitCode::SUCCESS);
     }
-    // Before the first build: its images are in no registry that another cluster could reach.
-    cluster::require_local("the demo can only be installed")?;
-    setup::ensure(&[setup::Purpose::Build, setup::Purpose::Cluster])?;
+    let start = Instant::now();
+    setup::ensure(&[setup::Purpose::Build])?;
     charts::run()?;
-    let kubeconfig = cluster::up(cluster::DEFAULT_NAME, None)?;
-    for archive in images::make(&images::quick(args.quick))? {
-        let content =
-            std::fs::read(&archive).with_context(|| format!("reading {}", archive.display()))?;
-        cluster::load(cluster::DEFAULT_NAME, &content)?;
+    let (mesh, kubeconfig) = place(args)?;
+    if !mesh.is_installed() {
+        mesh.check(&["--pre", "--wait=10s"])?;
     }
-    let workspace = Workspace::find()?;
-    ui::long_step("building the linkerd command", || {
-        let mut build = workspace::cargo();
-        build.current_dir(&workspace.root).args([
-            "build",
-            "--package",
-            "linkerd-cli",
-            "--bin",
-            "linkerd",
-        ]);
-        ui::patiently("building", &mut build).map(drop)
-    })?;
-    let linkerd = workspace.target.join("debug/linkerd");
-    Demo {
-        linkerd: &linkerd,
-        kubectl: &tools::kubectl()?,
-        kubeconfig: &kubeconfig,
-    }
-    .install()?;
+    mesh.install()?;
+    mesh.check(&["--wait=5m"])?;
+    mesh.sample()?;
+    mesh.inject(SAMPLE)?;
+    mesh.check(&["--proxy", "--namespace", SAMPLE, "--wait=5m"])?;
+    tell(&mesh)?;
     ui::out(format_args!(
-        "\nThe mesh is up. To look around:\n  export KUBECONFIG={}\n  export PATH={}:$PATH\n  \
-         linkerd check\n  kubectl get deploy -o yaml | linkerd inject - | kubectl apply -f -\n\
-         `cargo xtask demo --down` removes it.",
+        "\nThe mesh and its sample are up ({}). To look around:\n  export KUBECONFIG={}\n  \
+         export PATH={}:$PATH\n  kubectl -n {SAMPLE} port-forward svc/web-svc 8080:80   # then open http://localhost:8080\n  \
+         linkerd check --proxy\n  kubectl -n {SAMPLE} rollout restart deploy               # nobody notices\n\
+         `cargo xtask demo` again upgrades it, `cargo xtask demo --down` removes it.",
+        ui::seconds(start.elapsed()),
         kubeconfig.display(),
-        linkerd.parent().unwrap_or(&linkerd).display(),
+        mesh.linkerd.parent().unwrap_or(&mesh.linkerd).display(),
     ));
     Ok(ExitCode::SUCCESS)
 }
 
-impl Demo<'_> {
-    fn install(&self) -> Result<()> {
-        let installed = program::succeeds(&mut self.kubectl(&[
-            "get",
-            "configmap",
-            "linkerd-config",
-            "--namespace=linkerd",
-        ]));
-        let render = if installed { "upgrade" } else { "install" };
-        if !installed {
-            self.check(&["--pre", "--wait=10s"])?;
+/// The cluster of KUBECONFIG, which must be able to pull the images, or a local one that is given
+/// them.
+fn place(args: &Args) -> Result<(Mesh, PathBuf)> {
+    if cluster::is_foreign() {
+        let kubeconfig = PathBuf::from(std::env::var_os("KUBECONFIG").unwrap_or_default());
+        let registry = args.registry.as_deref().ok_or_else(|| {
+            ui::hint(
+                "the cluster of KUBECONFIG has no images of ours",
+                "push what `cargo xtask images` writes to a registry it can pull from and say \
+                 `--registry NAME`, or unset KUBECONFIG to use a local cluster",
+            )
+        })?;
+        let linkerd = images::command_line(args.quick)?;
+        return Ok((Mesh::new(linkerd, &kubeconfig, registry)?, kubeconfig));
+    }
+    setup::ensure(&[setup::Purpose::Cluster])?;
+    let kubeconfig = cluster::up(cluster::DEFAULT_NAME, None)?;
+    let (archives, linkerd) = images::with_command_line(args.quick)?;
+    for archive in archives {
+        let content =
+            std::fs::read(&archive).with_context(|| format!("reading {}", archive.display()))?;
+        cluster::load(cluster::DEFAULT_NAME, &content)?;
+    }
+    let mesh = Mesh::new(linkerd, &kubeconfig, images::REGISTRY)?;
+    Ok((mesh, kubeconfig))
+}
+
+/// What the proxies know: golden metrics, identities, rules.
+fn tell(mesh: &Mesh) -> Result<()> {
+    let (before, after) = ui::step(
+        format_args!("watching traffic for {} s", WINDOW.as_secs()),
+        || {
+            let before = Scrape::take(mesh, SAMPLE)?;
+            #[expect(clippy::disallowed_methods, reason = "traffic is counted over a time")]
+            std::thread::sleep(WINDOW);
+            Ok((before, Scrape::take(mesh, SAMPLE)?))
+        },
+    )?;
+    ui::out("\nRequests to each deployment, as its proxies saw them:");
+    ui::out(format_args!(
+        "{:<10} {:>6} {:>9} {:>8} {:>8} {:>8} {:>8}",
+        "NAME", "MESHED", "SUCCESS", "RPS", "P50", "P95", "P99"
+    ));
+    for row in after.since(&before) {
+        ui::out(line(&row));
+    }
+    ui::out("\nWho speaks to whom over mTLS, with the identity each side saw of the other:");
+    let edges = after.edges();
+    if edges.is_empty() {
+        anyhow::bail!("no proxy reports a request over mTLS");
+    }
+    for edge in edges {
+        ui::out(format_args!("  {} -> {}", edge.from, edge.to));
+        ui::out(format_args!("      the client saw  {}", edge.server_id));
+        let client = edge.client_id.as_deref().unwrap_or("(not yet counted)");
+        ui::out(format_args!("      the server saw  {client}"));
+    }
+    ui::out("\nRedirection in the web pod, as linkerd-init read it back:");
+    for rule in rules(mesh)? {
+        ui::out(format_args!("  {rule}"));
+    }
+    Ok(())
+}
+
+fn line(row: &Figures) -> String {
+    let Figures {
+        deployment,
+        pods,
+        traffic,
+    } = row;
+    match traffic {
+        Some(traffic) => {
+            let [p50, p95, p99] = traffic.latency_ms.map(|ms| format!("{ms}ms"));
+            format!(
+                "{deployment:<10} {pods:>6} {:>8.2}% {:>8.1} {p50:>8} {p95:>8} {p99:>8}",
+                traffic.success * 100.0,
+                traffic.rps
+            )
         }
-        self.apply(&[render, "--crds", "--set", "installGatewayAPI=true"])?;
-        self.apply(&[render])?;
-        self.check(&["--wait=5m"])
-    }
-
-    fn check(&self, arguments: &[&str]) -> Result<()> {
-        ui::out(format_args!("\n$ linkerd check {}", arguments.join(" ")));
-        program::show(self.linkerd(&["check"]).args(arguments))
-    }
-
-    /// What `linkerd … | kubectl apply -f -` does.
-    fn apply(&self, arguments: &[&str]) -> Result<()> {
-        let command = arguments.join(" ");
-        ui::step(
-            format_args!("linkerd {command} | kubectl apply -f -"),
-            || {
-                let manifests = program::output(&mut self.linkerd(arguments))?;
-                let file = tempfile()?;
-                std::fs::write(&file, manifests)
-                    .with_context(|| format!("writing {}", file.display()))?;
-                let applied = program::output(self.kubectl(&["apply", "-f"]).arg(&file));
-                let _ = std::fs::remove_file(&file);
-                applied.map(drop)
-            },
-        )
-    }
-
-    fn linkerd(&self, arguments: &[&str]) -> Command {
-        let mut command = program::command(self.linkerd, arguments);
-        command.env("KUBECONFIG", self.kubeconfig);
-        command
-    }
-
-    fn kubectl(&self, arguments: &[&str]) -> Command {
-        let mut command = program::command(self.kubectl, arguments);
-        command.env("KUBECONFIG", self.kubeconfig);
-        command
+        None => format!(
+            "{deployment:<10} {pods:>6} {:>9} {:>8} {:>8} {:>8} {:>8}",
+            "-", "-", "-", "-", "-"
+        ),
     }
 }
 
-fn tempfile() -> Result<std::path::PathBuf> {
-    let directory = crate::machine::cache_dir()?;
-    Ok(directory.join(format!("demo-{}.yaml", std::process::id())))
+/// The last thing the init container logs is the table as the kernel has it.
+fn rules(mesh: &Mesh) -> Result<Vec<String>> {
+    let logs = ["logs", "deploy/web", "-c", "linkerd-init", "-n", SAMPLE];
+    let logs = program::output(&mut mesh.kubectl(&logs))?;
+    let table = logs
+        .lines()
+        .rfind(|line| line.contains("PROXY_INIT_REDIRECT"));
+    let table = table.context("linkerd-init logged no rules")?;
+    let rules = table.split("\\n").filter(|rule| rule.starts_with("-A "));
+    Ok(rules.map(|rule| rule.replace("\\\"", "\"")).collect())
 }

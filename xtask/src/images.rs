@@ -93,6 +93,11 @@ const CONTROLLER: Program = Program {
     profile: Profile::Control,
 };
 
+const COMMAND_LINE: Program = Program {
+    package: "linkerd-cli",
+    bin: "linkerd",
+    profile: Profile::Control,
+};
 const SAMPLE: Program = Program {
     package: "linkerd-sample",
     bin: "emojivoto",
@@ -162,6 +167,21 @@ pub(crate) fn quick(quick: bool) -> Args {
     }
 }
 
+/// Every image, and the `linkerd` command built along with them: alone, it would get its
+/// dependencies with other features, all built once more. Gives the archives and the command.
+pub(crate) fn with_command_line(quickly: bool) -> Result<(Vec<PathBuf>, PathBuf)> {
+    let archives = make_and_build(&quick(quickly), &[COMMAND_LINE])?;
+    let workspace = Workspace::find()?;
+    Ok((archives, COMMAND_LINE.path(&workspace, quickly)))
+}
+
+/// Builds the `linkerd` command, as static as the programs of the images; gives its path.
+pub(crate) fn command_line(quick: bool) -> Result<PathBuf> {
+    let workspace = Workspace::find()?;
+    build(&workspace, &[&COMMAND_LINE], quick)?;
+    Ok(COMMAND_LINE.path(&workspace, quick))
+}
+
 /// The version of this tree, which also is the default tag.
 pub(crate) fn version() -> String {
     std::env::var("LINKERD_VERSION")
@@ -172,10 +192,16 @@ pub(crate) fn version() -> String {
 
 /// Builds and writes the images that were asked for; gives the archives.
 pub(crate) fn make(args: &Args) -> Result<Vec<PathBuf>> {
+    make_and_build(args, &[])
+}
+
+fn make_and_build(args: &Args, also: &'static [Program]) -> Result<Vec<PathBuf>> {
     let recipes = chosen(&args.only)?;
     setup::ensure(&[setup::Purpose::Build])?;
     let workspace = Workspace::find()?;
-    let programs = build(&workspace, &recipes, args.quick)?;
+    let programs = recipes.iter().flat_map(|recipe| recipe.programs);
+    let programs: Vec<&Program> = programs.chain(also).collect();
+    let programs = build(&workspace, &programs, args.quick)?;
     let out = args
         .out
         .clone()
@@ -282,10 +308,10 @@ fn identified(image: Image, version: &str) -> Image {
 
 // === building ===
 
-/// Builds every program of the recipes, one cargo run a profile, and reads them.
-fn build(workspace: &Workspace, recipes: &[&Recipe], quick: bool) -> Result<Programs> {
+/// Builds programs, one cargo run a profile, and reads them.
+fn build(workspace: &Workspace, programs: &[&'static Program], quick: bool) -> Result<Programs> {
     let mut by_profile: BTreeMap<Profile, Vec<&'static Program>> = BTreeMap::new();
-    for program in recipes.iter().flat_map(|recipe| recipe.programs) {
+    for program in programs {
         if !workspace.has_program(program.package, program.bin) {
             bail!(
                 "the workspace has no program {} in {}",
@@ -293,12 +319,7 @@ fn build(workspace: &Workspace, recipes: &[&Recipe], quick: bool) -> Result<Prog
                 program.package
             );
         }
-        let profile = if quick {
-            Profile::Quick
-        } else {
-            program.profile
-        };
-        let programs = by_profile.entry(profile).or_default();
+        let programs = by_profile.entry(program.profile(quick)).or_default();
         if !programs.iter().any(|known| known.bin == program.bin) {
             programs.push(program);
         }
@@ -310,9 +331,8 @@ fn build(workspace: &Workspace, recipes: &[&Recipe], quick: bool) -> Result<Prog
             format_args!("building {} ({})", names.join(", "), profile.name()),
             || compile(workspace, profile, &programs),
         )?;
-        let dir = workspace.target.join(triple()).join(profile.name());
         for program in programs {
-            let path = dir.join(program.bin);
+            let path = program.path(workspace, quick);
             let content = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
             require_static(&path, &content)?;
             built.0.insert(program.bin, content);
@@ -367,6 +387,23 @@ fn require_static(path: &Path, content: &[u8]) -> Result<()> {
         bail!("{} is not linked statically", path.display());
     }
     Ok(())
+}
+
+// === impl Program ===
+
+impl Program {
+    fn profile(&self, quick: bool) -> Profile {
+        match quick {
+            true => Profile::Quick,
+            false => self.profile,
+        }
+    }
+
+    /// Where cargo puts it.
+    fn path(&self, workspace: &Workspace, quick: bool) -> PathBuf {
+        let dir = workspace.target.join(triple());
+        dir.join(self.profile(quick).name()).join(self.bin)
+    }
 }
 
 // === impl Profile ===

@@ -16,6 +16,7 @@ mod demo;
 mod house;
 mod images;
 mod machine;
+mod mesh;
 mod program;
 mod setup;
 mod test;
