@@ -8,6 +8,7 @@ use anyhow::Result;
 use crate::workspace::{self, Workspace};
 use crate::{program, ui};
 
+mod mesh;
 mod proxy;
 
 #[derive(Debug, clap::Args)]
@@ -23,7 +24,7 @@ pub(crate) struct Args {
 }
 
 /// The parts by the names people use for them, and the packages that measure them.
-const PARTS: [(&str, &[&str]); 6] = [
+const PARTS: [(&str, &[&str]); 5] = [
     ("init", &["linkerd-init"]),
     ("tls", &["linkerd-tls"]),
     ("identity", &["linkerd-identity"]),
@@ -37,13 +38,15 @@ const PARTS: [(&str, &[&str]); 6] = [
             "linkerd-controller",
         ],
     ),
-    ("mesh", &["linkerd-e2e"]),
 ];
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     if args.part.as_deref() == Some("proxy") {
         return proxy::run(&args.proxy, &workspace);
+    }
+    if args.part.as_deref() == Some("mesh") {
+        return mesh::run(args.proxy.json, &workspace);
     }
     let benches = workspace.benches();
     let of = |part: &str| -> Vec<(&str, &str)> {

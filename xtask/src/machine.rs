@@ -30,6 +30,20 @@ pub(crate) fn state_dir() -> PathBuf {
         .map_or_else(|| PathBuf::from("/var/lib/linkerd-rs"), PathBuf::from)
 }
 
+/// Processors and kernel, for the head of a table of measurements.
+pub(crate) fn description() -> String {
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .map_or("an unnamed processor", |name| {
+            name.trim_start_matches([' ', '\t', ':'])
+        });
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{count} cores of {model}, Linux {}", kernel.trim())
+}
+
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

