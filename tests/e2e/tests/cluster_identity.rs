@@ -8,15 +8,16 @@ use std::{
 };
 
 use clap::Parser as _;
-use linkerd_api::proto::identity::{
-    CertifyRequest, CertifyResponse, identity_client::IdentityClient,
+use linkerd_api::{
+    proto::identity::{CertifyRequest, CertifyResponse, identity_client::IdentityClient},
+    trust,
 };
 use linkerd_e2e::{Kubectl, Namespace, house_image};
 use linkerd_runtime::drain;
 use linkerd_testkit::{port, wait_for, wait_for_some};
 use linkerd_tls::{Certificate, Key, SigningRequest, issuer::generate::Authority};
 use serde_json::json;
-use tonic::{Code, transport::Endpoint};
+use tonic::{Code, codegen::http::uri::PathAndQuery, transport::Endpoint};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const AUDIENCE: &str = "identity.l5d.io";
@@ -37,10 +38,18 @@ struct Service {
     _files: tempfile::TempDir,
 }
 
+fn authority() -> Authority {
+    Authority::for_install("linkerd", DOMAIN, SystemTime::now()).expect("a CA")
+}
+
 impl Service {
     fn start(kubectl: &Kubectl) -> Self {
+        Self::start_in(kubectl, "linkerd", &authority())
+    }
+
+    /// As the control plane of this namespace, with one CA for issuer and anchor.
+    fn start_in(kubectl: &Kubectl, namespace: &str, ca: &Authority) -> Self {
         let files = tempfile::tempdir().expect("temporary directory");
-        let ca = Authority::for_install("linkerd", DOMAIN, SystemTime::now()).expect("a CA");
         let write = |name: &str, text: String| {
             std::fs::write(files.path().join(name), text).expect("writes");
         };
@@ -52,7 +61,7 @@ impl Service {
             "identity".to_owned(),
             format!("--addr=127.0.0.1:{port}"),
             format!("--admin-addr=127.0.0.1:{admin}"),
-            "--controller-namespace=linkerd".to_owned(),
+            format!("--controller-namespace={namespace}"),
             format!("--identity-trust-domain={DOMAIN}"),
             "--identity-scheme=linkerd.io/tls".to_owned(),
             "--identity-clock-skew-allowance=20s".to_owned(),
@@ -96,6 +105,27 @@ impl Service {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         Some(answer)
+    }
+
+    /// Fingerprints of the trust anchors that proxies are told.
+    fn anchors(&self) -> Vec<String> {
+        let address = format!("http://127.0.0.1:{}", self.port);
+        let answer = self.runtime.block_on(async {
+            let channel = Endpoint::from_shared(address)
+                .expect("an address")
+                .connect()
+                .await
+                .expect("up");
+            let mut grpc = tonic::client::Grpc::new(channel);
+            grpc.ready().await.expect("connected");
+            let codec = tonic_prost::ProstCodec::<trust::GetRequest, trust::GetResponse>::default();
+            let path = PathAndQuery::from_static(trust::GET);
+            let request = tonic::Request::new(trust::GetRequest {});
+            grpc.unary(request, path, codec).await.expect("an answer")
+        });
+        let anchors = answer.into_inner().anchors;
+        let parsed = anchors.iter().map(|der| Certificate::from_der(der));
+        parsed.map(|c| c.expect("a certificate").sha256()).collect()
     }
 
     fn certify(&self, name: &str, token: &str) -> Result<CertifyResponse, (Code, String)> {
@@ -240,5 +270,47 @@ fn other_tokens_and_other_names_are_refused() {
     namespace.run(&["delete", "serviceaccount", "web"]);
     wait_for(PATIENCE, "the token to die with its account", || {
         service.certify(&web, &good).is_err()
+    });
+}
+
+/// An edit of the ConfigMap reaches proxies in seconds, although the mounted file never changes here.
+#[test]
+fn trust_anchors_come_from_the_config_map_at_once() {
+    let kubectl = Kubectl::from_env();
+    let namespace = Namespace::create(&kubectl, "identity-trust");
+    let (old, new) = (authority(), authority());
+    let put = |bundle: String| {
+        namespace.apply(&json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": "linkerd-identity-trust-roots" },
+            "data": { "ca-bundle.crt": bundle },
+        }));
+    };
+    put(old.certificate.to_pem());
+    let service = Service::start_in(&kubectl, namespace.name(), &old);
+    let (first, second) = (old.certificate.sha256(), new.certificate.sha256());
+    assert_eq!(service.anchors(), [first.as_str()]);
+
+    put(old.certificate.to_pem() + &new.certificate.to_pem());
+    wait_for(PATIENCE, "both anchors to be told", || {
+        service.anchors() == [first.as_str(), second.as_str()]
+    });
+    // The issuer is below the old one, so a bundle without it is refused.
+    put(new.certificate.to_pem());
+    let told = wait_for_some(PATIENCE, "the refusal to be told as an event", || {
+        let events = namespace.run(&[
+            "get",
+            "events",
+            "--field-selector=reason=TrustAnchorsUpdateSkipped",
+            "--output=jsonpath={.items[*].message}",
+        ]);
+        (!events.is_empty()).then_some(events)
+    });
+    assert!(told.starts_with("Skipping trust anchor update: "), "{told}");
+    assert_eq!(service.anchors().len(), 2, "and changes nothing");
+    put(old.certificate.to_pem());
+    wait_for(PATIENCE, "one anchor again", || {
+        service.anchors() == [first.as_str()]
     });
 }
