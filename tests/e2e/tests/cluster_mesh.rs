@@ -1,103 +1,13 @@
 //! The thinnest path through the whole mesh: installed as the quick start says, one request from
 //! one injected pod to another, over mTLS, counted on both sides.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
+use std::time::Duration;
 
-use linkerd_e2e::{Kubectl, Namespace, cli, house_image};
+use linkerd_e2e::{Kubectl, Mesh, Namespace, house_image};
 use linkerd_testkit::{wait_for, wait_for_some};
 use serde_json::json;
 
 const PATIENCE: Duration = Duration::from_secs(180);
-
-/// The control plane, removed when the test ends.
-struct Mesh {
-    kubectl: Kubectl,
-    scratch: tempfile::TempDir,
-}
-
-impl Mesh {
-    fn install(kubectl: &Kubectl) -> Self {
-        let mesh = Self {
-            kubectl: kubectl.clone(),
-            scratch: tempfile::tempdir().expect("a directory"),
-        };
-        mesh.apply("crds.yaml", &["install", "--crds", "--ignore-cluster"]);
-        for definition in ["servers.policy.linkerd.io", "serviceprofiles.linkerd.io"] {
-            let name = format!("crd/{definition}");
-            kubectl.run(&[
-                "wait",
-                "--for=condition=established",
-                &name,
-                "--timeout=60s",
-            ]);
-        }
-        mesh.apply("control-plane.yaml", &["install"]);
-        for name in [
-            "linkerd-identity",
-            "linkerd-destination",
-            "linkerd-proxy-injector",
-        ] {
-            let name = format!("deploy/{name}");
-            kubectl.run(&[
-                "-n",
-                "linkerd",
-                "rollout",
-                "status",
-                &name,
-                "--timeout=180s",
-            ]);
-        }
-        mesh
-    }
-
-    fn apply(&self, file: &str, arguments: &[&str]) {
-        let path = self.scratch.path().join(file);
-        fs::write(&path, linkerd(&self.kubectl, arguments)).expect("written");
-        self.kubectl.run(&["apply", "-f", text(&path)]);
-    }
-}
-
-impl Drop for Mesh {
-    fn drop(&mut self) {
-        let kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations";
-        let label = "linkerd.io/control-plane-ns=linkerd";
-        for arguments in [
-            &["delete", kinds, "-l", label, "--ignore-not-found"][..],
-            &[
-                "delete",
-                "namespace",
-                "linkerd",
-                "--ignore-not-found",
-                "--timeout=60s",
-            ],
-        ] {
-            let _ = self.kubectl.try_run(arguments);
-        }
-    }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("UTF-8")
-}
-
-/// What our CLI prints.
-fn linkerd(kubectl: &Kubectl, arguments: &[&str]) -> String {
-    let program: PathBuf = cli();
-    let output = std::process::Command::new(program)
-        .args(arguments)
-        .env("KUBECONFIG", kubectl.kubeconfig())
-        .stdin(Stdio::null())
-        .output()
-        .expect("linkerd starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "linkerd {arguments:?}: {errors}");
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
 
 /// Series of a pod's proxy that carry every one of `labels`.
 fn series(namespace: &Namespace, app: &str, family: &str, labels: &[String]) -> Option<f64> {
@@ -124,7 +34,7 @@ fn series(namespace: &Namespace, app: &str, family: &str, labels: &[String]) -> 
 fn a_request_is_meshed_encrypted_counted_and_authorized() {
     let kubectl = Kubectl::from_env();
     let image = house_image(&kubectl);
-    let _mesh = Mesh::install(&kubectl);
+    let _mesh = Mesh::install(&kubectl, &[]);
     let namespace = Namespace::create(&kubectl, "mesh");
     let name = namespace.name().to_owned();
     kubectl.run(&["annotate", "namespace", &name, "linkerd.io/inject=enabled"]);

@@ -1,0 +1,117 @@
+//! The mesh, installed with our own command as the quick start says, and removed with the test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{Kubectl, cli};
+
+/// The control plane in namespace `linkerd`. There is one in a cluster, so one test of a target
+/// holds it at a time.
+#[derive(Debug)]
+pub struct Mesh {
+    kubectl: Kubectl,
+    scratch: PathBuf,
+}
+
+impl Mesh {
+    /// Definitions and control plane, ready; `arguments` go to `linkerd install`.
+    ///
+    /// # Panics
+    /// When any of it fails.
+    #[track_caller]
+    pub fn install(kubectl: &Kubectl, arguments: &[&str]) -> Self {
+        let scratch = std::env::temp_dir().join(format!("linkerd-e2e-mesh-{}", std::process::id()));
+        fs::create_dir_all(&scratch).expect("a directory for manifests");
+        let mesh = Self {
+            kubectl: kubectl.clone(),
+            scratch,
+        };
+        mesh.apply(&[
+            "install",
+            "--crds",
+            "--ignore-cluster",
+            "--set",
+            "installGatewayAPI=true",
+        ]);
+        let crds = [
+            "wait",
+            "--for=condition=established",
+            "crd",
+            "--all",
+            "--timeout=60s",
+        ];
+        kubectl.run(&crds);
+        let mut install = vec!["install"];
+        install.extend(arguments);
+        mesh.apply(&install);
+        mesh.wait();
+        mesh
+    }
+
+    /// Until every deployment of the control plane is there, in its newest form.
+    #[track_caller]
+    pub fn wait(&self) {
+        let wait = ["rollout", "status", "deploy", "--timeout=180s"];
+        self.kubectl
+            .run(&[&["--namespace", "linkerd"], &wait[..]].concat());
+    }
+
+    /// What `linkerd … | kubectl apply -f -` does.
+    #[track_caller]
+    pub fn apply(&self, arguments: &[&str]) {
+        let manifests = self.linkerd(arguments);
+        self.apply_text(&manifests);
+    }
+
+    #[track_caller]
+    pub fn apply_text(&self, manifests: &str) {
+        let path = self.file("manifests.yaml", manifests);
+        self.kubectl.run(&["apply", "-f", text(&path)]);
+    }
+
+    /// A file to give to a command.
+    pub fn file(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.scratch.join(name);
+        fs::write(&path, content).expect("the file is written");
+        path
+    }
+
+    /// Runs our command, which must end well; gives what it printed.
+    #[track_caller]
+    pub fn linkerd(&self, arguments: &[&str]) -> String {
+        let output = Command::new(cli())
+            .args(arguments)
+            .env("KUBECONFIG", self.kubectl.kubeconfig())
+            .stdin(Stdio::null())
+            .output()
+            .expect("linkerd starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "linkerd {arguments:?}: {errors}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        let kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations";
+        let label = "linkerd.io/control-plane-ns=linkerd";
+        for arguments in [
+            &["delete", kinds, "-l", label, "--ignore-not-found"][..],
+            &[
+                "delete",
+                "namespace",
+                "linkerd",
+                "--ignore-not-found",
+                "--timeout=60s",
+            ],
+        ] {
+            let _ = self.kubectl.try_run(arguments);
+        }
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
