@@ -1,12 +1,16 @@
 //! The command tree: one variant and one file per command.
 
+pub mod authz;
 pub mod check;
 pub mod completion;
+pub mod diagnostics;
 pub mod extension;
+pub mod identity;
 pub mod inject;
 pub mod install;
 pub mod profile;
 pub mod prune;
+pub mod status;
 pub mod uninject;
 pub mod uninstall;
 pub mod upgrade;
@@ -45,10 +49,17 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Commands {
+    /// Print the authorizations that apply to a resource
+    Authz(authz::Args),
     /// Check that the mesh can be installed, or that it works
     Check(check::Args),
     /// Print a shell completion script
     Completion(completion::Args),
+    /// Look into the mesh: what the control plane tells proxies, and what they measure
+    #[command(visible_alias = "dg")]
+    Diagnostics(diagnostics::Args),
+    /// Print the certificates of proxies
+    Identity(identity::Args),
     /// Add the proxy to Kubernetes manifests
     Inject(inject::Args),
     /// Print the manifests that install the mesh
@@ -57,6 +68,8 @@ pub enum Commands {
     Profile(profile::Args),
     /// Print objects of older versions that are no longer needed
     Prune(prune::Args),
+    /// Print the state of the mesh at a glance
+    Status(status::Args),
     /// Remove the proxy from Kubernetes manifests
     Uninject(uninject::Args),
     /// Print the objects to delete to remove the control plane
@@ -85,12 +98,16 @@ fn repeatable(command: Command) -> Command {
 
 pub async fn run(context: &mut Context<'_>, command: Commands) -> Result<()> {
     match command {
+        Commands::Authz(args) => authz::run(context, &args).await,
         Commands::Check(args) => check::run(context, &args).await,
         Commands::Completion(args) => completion::run(context, &args),
+        Commands::Diagnostics(args) => diagnostics::run(context, args).await,
+        Commands::Identity(args) => identity::run(context, &args).await,
         Commands::Inject(args) => inject::run(context, args).await,
         Commands::Install(args) => install::run(context, args).await,
         Commands::Profile(args) => profile::run(context, &args).await,
         Commands::Prune(args) => prune::run(context, &args).await,
+        Commands::Status(args) => status::run(context, &args).await,
         Commands::Uninject(args) => uninject::run(context, &args).await,
         Commands::Uninstall(args) => uninstall::run(context, &args).await,
         Commands::Upgrade(args) => upgrade::run(context, args).await,

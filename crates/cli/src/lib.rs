@@ -10,9 +10,12 @@
 //! - [`context`]: what every command gets: global flags, [`printer::Printer`], [`cluster::Cluster`]
 //! - [`failure`]: how a command ends early and with which exit code
 //! - [`chart`], [`values`], [`install`]: the embedded charts and what `install` and `upgrade` do with them
+//! - [`forward`], [`wire`], [`workload`]: into pods, the proxy API as JSON, pods of what people name
 //! - [`manifest`], [`transform`]: reading manifests, and `inject` / `uninject` on them
 
 pub mod args;
+pub mod authz;
+pub mod certificate_text;
 pub mod chart;
 pub mod check;
 pub mod cluster;
@@ -20,13 +23,17 @@ pub mod commands;
 pub mod context;
 pub mod failure;
 pub mod fetch;
+pub mod forward;
 pub mod install;
 pub mod inventory;
 pub mod manifest;
 pub mod printer;
 pub mod profile;
+pub mod status;
 pub mod transform;
 pub mod values;
+pub mod wire;
+pub mod workload;
 pub mod yaml;
 
 use clap::error::ErrorKind;

@@ -1,5 +1,5 @@
 //! Manifests changed in place: [`inject`] adds what makes workloads meshed, [`uninject`] takes it
-//! away again, [`report`] says what was done. Documents that do not change keep their text.
+//! away again, [`report`] says what was done. Text that need not change stays as it was.
 
 pub mod annotations;
 pub mod inject;
@@ -36,9 +36,10 @@ pub(crate) fn name(object: &Value) -> &str {
     name.unwrap_or_default()
 }
 
-/// Calls `change` for the object of the document or, for a `List`, for each item; the document is
-/// written anew when something changed.
+/// Calls `change` for the object of the document or, for a `List`, for each item. The text follows
+/// with as few edits as possible, comments and order kept, or is written anew.
 pub fn each(document: &mut Document, mut change: impl FnMut(&mut Value) -> bool) {
+    let before = document.value.clone();
     let changed = if kind(&document.value) == "List" {
         let items = document.value["items"].as_array_mut();
         // Every item is visited: no short cut.
@@ -49,8 +50,10 @@ pub fn each(document: &mut Document, mut change: impl FnMut(&mut Value) -> bool)
     } else {
         change(&mut document.value)
     };
-    if changed {
-        document.text = yaml::write(&document.value);
+    if changed && before != document.value {
+        let edited = yaml::edit(&document.text, &before, &document.value);
+        let text = edited.unwrap_or_else(|| yaml::write(&document.value));
+        document.text = text.trim_end().to_owned();
     }
 }
 

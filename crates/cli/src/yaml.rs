@@ -1,6 +1,10 @@
 //! YAML as Kubernetes tools read it. Writing: keys sorted, and every text quoted that an older YAML
 //! reader would take for a boolean, a number or a date. Reading: anchors and merge keys resolved.
 
+mod edit;
+
+pub use edit::edit;
+
 use serde_json::Value;
 use std::fmt::Write as _;
 

@@ -403,8 +403,13 @@ fn wrap(update: update::Update) -> Result<Update, Status> {
 impl InboundServerPolicies for State {
     type WatchPortStream = Answers<Server>;
 
-    async fn get_port(&self, _: Request<PortSpec>) -> Result<Response<Server>, Status> {
-        Err(Status::unimplemented("the proxy watches"))
+    /// What people ask; the proxy watches.
+    async fn get_port(&self, request: Request<PortSpec>) -> Result<Response<Server>, Status> {
+        let port = u16::try_from(request.into_inner().port)
+            .map_err(|_| Status::invalid_argument("not a port"))?;
+        let server = self.inbound.subscribe(port).borrow().clone();
+        let server = server.ok_or_else(|| Status::not_found("no policy"))?;
+        Ok(Response::new(server))
     }
 
     async fn watch_port(
@@ -423,26 +428,34 @@ impl InboundServerPolicies for State {
 impl OutboundPolicies for State {
     type WatchStream = Answers<OutboundPolicy>;
 
-    async fn get(&self, _: Request<TrafficSpec>) -> Result<Response<OutboundPolicy>, Status> {
-        Err(Status::unimplemented("the proxy watches"))
+    /// What people ask; the proxy watches.
+    async fn get(&self, request: Request<TrafficSpec>) -> Result<Response<OutboundPolicy>, Status> {
+        let target = target(request.into_inner())?;
+        let policy = self.outbound.subscribe(target).borrow().clone();
+        let policy = policy.ok_or_else(|| Status::not_found("no policy"))?;
+        Ok(Response::new(policy))
     }
 
     async fn watch(
         &self,
         request: Request<TrafficSpec>,
     ) -> Result<Response<Answers<OutboundPolicy>>, Status> {
-        let target = match request.into_inner().target {
-            Some(traffic_spec::Target::Addr(addr)) => SocketAddr::try_from(addr)
-                .map_err(|_| Status::invalid_argument("not an address"))?
-                .to_string(),
-            Some(traffic_spec::Target::Authority(authority)) => authority,
-            None => return Err(Status::invalid_argument("no target")),
-        };
+        let target = target(request.into_inner())?;
         self.called(Call::WatchOutbound(target.clone()));
         let values = self.outbound.subscribe(target);
         if values.borrow().is_none() {
             return Err(Status::not_found("no policy"));
         }
         Ok(self.stream(values, |v| v.cloned().map(Ok).into_iter().collect()))
+    }
+}
+
+fn target(traffic: TrafficSpec) -> Result<String, Status> {
+    match traffic.target {
+        Some(traffic_spec::Target::Addr(addr)) => Ok(SocketAddr::try_from(addr)
+            .map_err(|_| Status::invalid_argument("not an address"))?
+            .to_string()),
+        Some(traffic_spec::Target::Authority(authority)) => Ok(authority),
+        None => Err(Status::invalid_argument("no target")),
     }
 }

@@ -17,8 +17,8 @@ use linkerd_tls::{
 use std::time::{Duration, SystemTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-const ISSUER: &str = "linkerd-identity-issuer";
-const TRUST_ROOTS: &str = "linkerd-identity-trust-roots";
+pub const ISSUER: &str = "linkerd-identity-issuer";
+pub const TRUST_ROOTS: &str = "linkerd-identity-trust-roots";
 const ECDSA_SHA256: &str = "1.2.840.10045.4.3.2";
 const SHA256_RSA: &str = "1.2.840.113549.1.1.11";
 const SOON: Duration = Duration::from_secs(60 * 86_400);

@@ -213,11 +213,17 @@ pub fn issuer(values: &Value, namespace: &str) -> Result<()> {
             ),
         )?;
         let anchors = TrustAnchors::from_pem("identityTrustAnchorsPEM", anchors.as_bytes())?;
-        let name = format!("identity.{namespace}.{}", super::trust_domain(values));
+        // A workload's name: one that the issuer itself may have would look like a loop.
+        let domain = super::trust_domain(values);
+        let name =
+            format!("linkerd-identity.{namespace}.serviceaccount.identity.{namespace}.{domain}");
         issuer.verify(&anchors, &name, SystemTime::now())?;
         Ok(())
     };
-    checked().map_err(|error| anyhow::anyhow!("failed to validate issuer credentials: {error:#}"))
+    checked().map_err(|error| {
+        let error = crate::failure::line(&error);
+        anyhow::anyhow!("failed to validate issuer credentials: {error}")
+    })
 }
 
 #[cfg(test)]
