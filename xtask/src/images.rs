@@ -103,6 +103,12 @@ const SAMPLE: Program = Program {
     bin: "emojivoto",
     profile: Profile::Control,
 };
+/// Measures the proxy; in no image.
+const BENCH: Program = Program {
+    package: "linkerd-bench",
+    bin: "linkerd-bench",
+    profile: Profile::Release,
+};
 
 /// Every image there is. An image appears here together with its program.
 const RECIPES: &[Recipe] = &[
@@ -339,6 +345,15 @@ fn build(workspace: &Workspace, programs: &[&'static Program], quick: bool) -> R
         }
     }
     Ok(built)
+}
+
+/// Builds the proxy as it ships and the program that measures it; gives both.
+pub(crate) fn proxy_to_measure(workspace: &Workspace) -> Result<(PathBuf, PathBuf)> {
+    compile(workspace, Profile::Release, &[&PROXY, &BENCH])?;
+    Ok((
+        PROXY.path(workspace, false),
+        BENCH.path(workspace, false),
+    ))
 }
 
 fn compile(workspace: &Workspace, profile: Profile, programs: &[&Program]) -> Result<()> {

@@ -85,7 +85,7 @@ pub(crate) async fn saturate(
     LocalSet::new()
         .run_until(async {
             let workers = start(work, target, &tally);
-            tokio::time::sleep(Duration::from_secs_f64((seconds / 4.0).clamp(0.3, 1.0))).await;
+            warm_up(work, &tally, seconds).await;
             let (from, began) = (tally.done.get(), Instant::now());
             let cpu_before: Vec<f64> = pids.iter().map(|pid| measure::cpu_seconds(*pid)).collect();
             tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
@@ -114,6 +114,21 @@ pub(crate) async fn saturate(
             })
         })
         .await
+}
+
+/// Waits for a moment, and until every connection has been made and used a few times: a proxy that opens connections
+/// slowly is not charged for it here.
+async fn warm_up(work: Work, tally: &Tally, seconds: f64) {
+    const USES: u64 = 10;
+    const LONGEST: Duration = Duration::from_secs(10);
+    let began = Instant::now();
+    tokio::time::sleep(Duration::from_secs_f64((seconds / 4.0).clamp(0.3, 1.0))).await;
+    let Work::Http1 { connections } = work else {
+        return;
+    };
+    while tally.done.get() < USES * connections as u64 && began.elapsed() < LONGEST {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 fn start(work: Work, target: SocketAddr, tally: &Rc<Tally>) -> Vec<tokio::task::JoinHandle<()>> {

@@ -54,17 +54,19 @@ fn main() -> Result<()> {
         loads,
         seconds: args.seconds,
         rounds: args.rounds.max(1),
-        linkerd: args.linkerd,
+        linkerd: args.linkerd.clone(),
         envoy: args.envoy,
     })?;
     let rows = report::medians(&samples);
+    let binary = args.linkerd.as_deref();
     if args.json {
         report::print_json(&rows)?;
+        plan::note(&report::bars(&rows, binary));
     } else {
-        report::print_table(&rows);
+        report::print_table(&rows, binary);
     }
     if let Some(path) = args.results {
-        report::write_markdown(&rows, &path, args.seconds, args.rounds)?;
+        report::write_markdown(&rows, &path, args.seconds, args.rounds, binary)?;
     }
     Ok(())
 }
@@ -86,11 +88,7 @@ fn choose(args: &Args) -> Result<(Vec<Proxy>, Vec<Load>)> {
         proxies = Proxy::ALL.to_vec();
     }
     if loads.is_empty() {
-        // Means something only with a proxy that can switch resumption off: to be asked for by name.
-        loads = Load::ALL
-            .into_iter()
-            .filter(|load| *load != Load::ConnectFull)
-            .collect();
+        loads = Load::ALL.to_vec();
     }
     if args.linkerd.is_none() {
         proxies.retain(|proxy| *proxy != Proxy::Linkerd);

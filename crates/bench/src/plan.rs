@@ -223,6 +223,6 @@ async fn ready(target: std::net::SocketAddr) -> Result<()> {
     clippy::print_stderr,
     reason = "progress for a person; results go to standard output"
 )]
-fn note(line: &str) {
+pub(crate) fn note(line: &str) {
     eprintln!("{line}");
 }

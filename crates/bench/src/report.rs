@@ -168,12 +168,12 @@ pub(crate) fn print_json(rows: &[Sample]) -> Result<()> {
 }
 
 #[expect(clippy::print_stdout, reason = "the result of the program")]
-pub(crate) fn print_table(rows: &[Sample]) {
+pub(crate) fn print_table(rows: &[Sample], binary: Option<&Path>) {
     println!(
         "{}\n\n{}\n{}",
         machine::description(),
         table(rows),
-        bars::table(rows)
+        bars::table(rows, binary)
     );
 }
 
@@ -208,11 +208,20 @@ fn table(rows: &[Sample]) -> String {
     text
 }
 
+/// The heading of what people write about the figures.
+const NOTES: &str = "## What was tried";
+
+/// The bars alone, for a person who reads along while something else reads the rows.
+pub(crate) fn bars(rows: &[Sample], binary: Option<&Path>) -> String {
+    bars::table(rows, binary)
+}
+
 pub(crate) fn write_markdown(
     rows: &[Sample],
     path: &Path,
     seconds: f64,
     rounds: usize,
+    binary: Option<&Path>,
 ) -> Result<()> {
     let page = format!(
         "# The proxy pair against its peers\n\nWritten by `cargo xtask bench proxy`: medians of {rounds} rounds of {seconds} s each, interleaved.\n\
@@ -221,13 +230,17 @@ pub(crate) fn write_markdown(
          Load generator and origin share the machine, so ratios count and absolute numbers do not.\n\n{}\n\n{}\n## Bars\n\n{}",
         machine::description(),
         table(rows),
-        bars::table(rows)
+        bars::table(rows, binary)
     );
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)
             .with_context(|| format!("creating {}", parent.display()))?;
     }
-    std::fs::write(path, page).with_context(|| format!("writing {}", path.display()))
+    // What people wrote below the figures stays.
+    let old = std::fs::read_to_string(path).unwrap_or_default();
+    let kept = old.find(NOTES).map_or("", |at| &old[at..]);
+    std::fs::write(path, format!("{page}\n{kept}"))
+        .with_context(|| format!("writing {}", path.display()))
 }
 
 #[cfg(test)]

@@ -150,13 +150,18 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     let identity_metrics = identity::Metrics::register(&mut open_metrics);
 
     let anchors = anchors(&config.identity)?;
-    let store = Arc::new(Store::new(
+    let store = Store::new(
         anchors,
         Local {
             id: Id::parse(&config.identity.id)?,
             server_name: config.identity.server_name.clone(),
         },
-    ));
+    );
+    let store = Arc::new(if config.identity.resumption {
+        store
+    } else {
+        store.without_resumption()
+    });
     let options = |addr: &ControlAddr| {
         if addr.addr.is_loopback() {
             ConnectOptions {

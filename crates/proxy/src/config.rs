@@ -195,6 +195,8 @@ pub struct Identity {
     pub server_name: String,
     /// Trust anchors, PEM.
     pub trust_anchors: String,
+    /// Whether TLS sessions with peers may be resumed.
+    pub resumption: bool,
     /// Where certificates come from.
     pub source: IdentitySource,
 }

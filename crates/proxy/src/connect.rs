@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use linkerd_tls::{Alpn, Store, handshake};
+use linkerd_tls::{Alpn, HandshakeError, Store};
 use tokio::time::timeout;
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     control::Discovery,
     io::Stream,
     policy::endpoint::{EndpointMeta, Hint},
-    socket,
+    socket, tls,
     transport_header::{Header, Session},
 };
 
@@ -47,7 +47,7 @@ pub enum ConnectError {
     Io(#[from] io::Error),
     /// TLS failed.
     #[error("TLS handshake failed")]
-    Tls(#[from] handshake::HandshakeError),
+    Tls(#[from] HandshakeError),
     /// HTTP/2 failed at its start.
     #[error("HTTP/2 handshake failed")]
     Http2(#[from] h2::Error),
@@ -152,8 +152,8 @@ impl Connector {
         };
         let io = socket::connect(connect_to, self.socket).await?;
         let snapshot = self.store.snapshot();
-        let tls = handshake::connect(io, peer, &snapshot, alpn, self.timeout).await?;
-        let agreed = tls.get_ref().1.alpn_protocol() == Some(Alpn::TRANSPORT_HEADER);
+        let tls = tls::connect(io, peer, &snapshot, alpn, self.timeout).await?;
+        let agreed = tls.state().alpn_protocol() == Some(Alpn::TRANSPORT_HEADER);
         Ok(Connected {
             io: Stream::client(tls),
             preamble: header.filter(|_| agreed).map(|h| h.encode()),

@@ -14,13 +14,13 @@ use h2::client::SendRequest;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
-    config::Http2Windows, connect::ConnectError, h1, io::Stream, policy::endpoint::Http2Params,
+    block::{Block, LARGE},
+    config::Http2Windows,
+    connect::ConnectError,
+    h1,
+    io::{Stream, give_buffer},
+    policy::endpoint::Http2Params,
 };
-
-/// Above this, writes go to the socket at once.
-const HIGH_WATER: usize = 64 * 1024;
-/// What an emptied buffer keeps.
-const KEEP: usize = 16 * 1024;
 
 /// The I/O given to `h2`.
 #[derive(Clone, Debug)]
@@ -31,13 +31,16 @@ struct Inner {
     io: Stream,
     /// Read already, to be given first.
     prefix: BytesMut,
-    out: BytesMut,
+    out: Block,
 }
 
 impl Gather {
     /// Takes over a connection with what it has read and what it was going to write.
     pub fn new(conn: h1::Conn) -> Self {
-        let (io, prefix, out) = conn.into_parts();
+        let (io, prefix, queued) = conn.into_parts();
+        let mut out = Block::default();
+        out.put(&queued);
+        give_buffer(queued);
         Self(Rc::new(RefCell::new(Inner { io, prefix, out })))
     }
 
@@ -48,17 +51,23 @@ impl Gather {
 }
 
 impl Inner {
+    /// Sends first if so much more would be too much to keep.
+    fn poll_room(&mut self, cx: &mut Context<'_>, more: usize) -> Poll<io::Result<()>> {
+        if self.out.is_empty() || self.out.len() + more <= LARGE {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_send(cx)
+    }
+
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.out.is_empty() {
-            let n = ready!(Pin::new(&mut self.io).poll_write(cx, &self.out))?;
+            let n = ready!(Pin::new(&mut self.io).poll_write(cx, self.out.filled()))?;
             if n == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.out.advance(n);
         }
-        if self.out.capacity() > KEEP {
-            self.out = BytesMut::new();
-        }
+        self.out.rest();
         Pin::new(&mut self.io).poll_flush(cx)
     }
 }
@@ -75,7 +84,7 @@ impl AsyncRead for Gather {
             buf.put_slice(&inner.prefix[..n]);
             inner.prefix.advance(n);
             if inner.prefix.is_empty() {
-                crate::io::give_buffer(std::mem::take(&mut inner.prefix));
+                give_buffer(std::mem::take(&mut inner.prefix));
             }
             return Poll::Ready(Ok(()));
         }
@@ -90,10 +99,8 @@ impl AsyncWrite for Gather {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let inner = &mut *self.0.borrow_mut();
-        if inner.out.len() >= HIGH_WATER {
-            ready!(inner.poll_send(cx))?;
-        }
-        inner.out.extend_from_slice(buf);
+        ready!(inner.poll_room(cx, buf.len()))?;
+        inner.out.put(buf);
         Poll::Ready(Ok(buf.len()))
     }
 
@@ -103,13 +110,10 @@ impl AsyncWrite for Gather {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let inner = &mut *self.0.borrow_mut();
-        if inner.out.len() >= HIGH_WATER {
-            ready!(inner.poll_send(cx))?;
-        }
-        let mut n = 0;
+        let n = bufs.iter().map(|buf| buf.len()).sum();
+        ready!(inner.poll_room(cx, n))?;
         for buf in bufs {
-            inner.out.extend_from_slice(buf);
-            n += buf.len();
+            inner.out.put(buf);
         }
         Poll::Ready(Ok(n))
     }

@@ -8,14 +8,13 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::{Buf, BytesMut};
-use linkerd_tls::tokio_rustls::{client, server};
+use bytes::BytesMut;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
 
-use crate::metrics::transport::OpenTransport;
+use crate::{metrics::transport::OpenTransport, tls};
 
 /// A connection, counted until dropped.
 #[derive(Debug)]
@@ -27,8 +26,8 @@ pub struct Stream {
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpStream),
-    Client(Box<client::TlsStream<TcpStream>>),
-    Server(Box<server::TlsStream<Prefixed>>),
+    Client(Box<tls::Client>),
+    Server(Box<tls::Server>),
 }
 
 impl Stream {
@@ -41,7 +40,7 @@ impl Stream {
     }
 
     /// TLS we began.
-    pub fn client(io: client::TlsStream<TcpStream>) -> Self {
+    pub fn client(io: tls::Client) -> Self {
         Self {
             kind: Kind::Client(Box::new(io)),
             meter: None,
@@ -49,7 +48,7 @@ impl Stream {
     }
 
     /// TLS we accepted.
-    pub fn server(io: server::TlsStream<Prefixed>) -> Self {
+    pub fn server(io: tls::Server) -> Self {
         Self {
             kind: Kind::Server(Box::new(io)),
             meter: None,
@@ -105,11 +104,6 @@ impl AsyncRead for Stream {
             Kind::Client(io) => Pin::new(io).poll_read(cx, buf),
             Kind::Server(io) => Pin::new(io).poll_read(cx, buf),
         };
-        // A peer that closes TCP without close_notify has still closed.
-        let result = match result {
-            Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(())),
-            other => other,
-        };
         let n = buf.filled().len() - before;
         self.read_done(&result, n);
         result
@@ -161,74 +155,6 @@ impl AsyncWrite for Stream {
             Kind::Client(io) => Pin::new(io).poll_shutdown(cx),
             Kind::Server(io) => Pin::new(io).poll_shutdown(cx),
         }
-    }
-}
-
-/// A TCP stream whose first bytes have been read already.
-#[derive(Debug)]
-pub struct Prefixed {
-    prefix: BytesMut,
-    io: TcpStream,
-}
-
-impl Prefixed {
-    /// Gives `prefix` before anything else.
-    pub fn new(prefix: BytesMut, io: TcpStream) -> Self {
-        Self { prefix, io }
-    }
-
-    /// The socket itself.
-    pub fn tcp(&self) -> &TcpStream {
-        &self.io
-    }
-}
-
-impl AsyncRead for Prefixed {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.prefix.is_empty() {
-            return Pin::new(&mut self.io).poll_read(cx, buf);
-        }
-        let n = self.prefix.len().min(buf.remaining());
-        buf.put_slice(&self.prefix[..n]);
-        self.prefix.advance(n);
-        if self.prefix.is_empty() {
-            give_buffer(std::mem::take(&mut self.prefix));
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Prefixed {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
 

@@ -2,32 +2,27 @@
 //! until its own end; an error ends both. 64 KB buffers are borrowed while bytes move.
 
 use std::{
-    cell::RefCell,
     io,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf, BytesMut};
-use tokio::io::AsyncWrite;
-use tokio_util::io::poll_read_buf;
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::{h1::Conn, io::Stream};
-
-const BULK: usize = 64 * 1024;
-const POOLED: usize = 16;
-
-thread_local! {
-    static POOL: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
-}
+use crate::{
+    block::{BULK, Block},
+    h1::Conn,
+    io::{Stream, give_buffer},
+};
 
 /// Copies both ways until both ended.
 pub async fn copy(client: Conn, server: Conn) {
     let (mut a, from_a, to_a) = client.into_parts();
     let (mut b, from_b, to_b) = server.into_parts();
     // Bytes already queued for a side go first.
-    let mut up = Half::new(to_b, from_a);
-    let mut down = Half::new(to_a, from_b);
+    let mut up = Half::new([to_b, from_a]);
+    let mut down = Half::new([to_a, from_b]);
     std::future::poll_fn(|cx| {
         let up = up.poll(cx, &mut a, &mut b);
         let down = down.poll(cx, &mut b, &mut a);
@@ -50,16 +45,20 @@ enum State {
 }
 
 struct Half {
-    buf: BytesMut,
+    block: Block,
     state: State,
     unflushed: bool,
 }
 
 impl Half {
-    fn new(mut queued: BytesMut, read: BytesMut) -> Self {
-        queued.extend_from_slice(&read);
+    fn new(first: [BytesMut; 2]) -> Self {
+        let mut block = Block::default();
+        for bytes in first {
+            block.put(&bytes);
+            give_buffer(bytes);
+        }
         Self {
-            buf: queued,
+            block,
             state: State::Moving,
             unflushed: false,
         }
@@ -81,28 +80,19 @@ impl Half {
                 }
                 State::Moving => {}
             }
-            while !self.buf.is_empty() {
-                let n = ready!(Pin::new(&mut *dst).poll_write(cx, &self.buf))?;
+            while !self.block.is_empty() {
+                let n = ready!(Pin::new(&mut *dst).poll_write(cx, self.block.filled()))?;
                 if n == 0 {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
-                self.buf.advance(n);
+                self.block.advance(n);
                 self.unflushed = true;
             }
-            if self.buf.capacity() < BULK {
-                self.buf = POOL
-                    .with_borrow_mut(Vec::pop)
-                    .unwrap_or_else(|| BytesMut::with_capacity(BULK));
-            }
-            match poll_read_buf(Pin::new(&mut *src), cx, &mut self.buf) {
-                Poll::Ready(Ok(0)) => {
-                    self.rest();
-                    self.state = State::Closing;
-                }
+            match self.poll_fill(cx, src) {
+                Poll::Ready(Ok(0)) => self.state = State::Closing,
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
-                    self.rest();
                     if self.unflushed {
                         ready!(Pin::new(&mut *dst).poll_flush(cx))?;
                         self.unflushed = false;
@@ -113,16 +103,14 @@ impl Half {
         }
     }
 
-    /// An idle half holds no buffer.
-    fn rest(&mut self) {
-        let mut buf = std::mem::take(&mut self.buf);
-        buf.clear();
-        if buf.try_reclaim(BULK) && buf.capacity() <= 2 * BULK {
-            POOL.with_borrow_mut(|pool| {
-                if pool.len() < POOLED {
-                    pool.push(buf);
-                }
-            });
-        }
+    /// Reads into the empty block; an idle half holds no memory.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, src: &mut Stream) -> Poll<io::Result<usize>> {
+        self.block.reserve(BULK);
+        let mut buf = ReadBuf::new(&mut self.block.spare_mut()[..BULK]);
+        let result = Pin::new(src).poll_read(cx, &mut buf);
+        let n = buf.filled().len();
+        self.block.extend(n);
+        self.block.rest();
+        result.map_ok(|()| n)
     }
 }

@@ -120,7 +120,11 @@ impl Peer {
                 roots: snapshot.anchors().roots(),
                 sessions: sessions.clone(),
             }));
-        plain.resumption = Resumption::store(sessions);
+        plain.resumption = if snapshot.resumption() {
+            Resumption::store(sessions)
+        } else {
+            Resumption::disabled()
+        };
         let mut header = plain.clone();
         header.alpn_protocols = Alpn::TransportHeader.protocols();
         Configs {

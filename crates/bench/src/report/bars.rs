@@ -1,6 +1,6 @@
 //! The ratios the proxy must keep, each against what was measured in the same run.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, path::Path};
 
 use super::Sample;
 use crate::plan::{Load, Proxy};
@@ -14,7 +14,7 @@ struct Bar {
     at_most: bool,
 }
 
-fn bars(rows: &[Sample]) -> Vec<Bar> {
+fn bars(rows: &[Sample], binary: Option<&Path>) -> Vec<Bar> {
     let row = |proxy, load| {
         rows.iter()
             .find(|row| row.kind == proxy && row.what == load)
@@ -100,6 +100,13 @@ fn bars(rows: &[Sample]) -> Vec<Bar> {
             25.0,
         ),
         at_most(
+            "size of the program, MB",
+            binary
+                .and_then(|path| path.metadata().ok())
+                .map(|file| file.len() as f64 / 1024.0 / 1024.0),
+            15.0,
+        ),
+        at_most(
             "p99 at a constant rate, 1 connection, over Envoy",
             ratio(Load::Http1One, Proxy::Envoy, |row| row.p99_us),
             1.0,
@@ -113,9 +120,9 @@ fn bars(rows: &[Sample]) -> Vec<Bar> {
 }
 
 /// The bars as a table; those that were not measured are left out.
-pub(super) fn table(rows: &[Sample]) -> String {
+pub(super) fn table(rows: &[Sample], binary: Option<&Path>) -> String {
     let mut text = String::from("| bar | measured | limit | |\n|---|---|---|---|\n");
-    for bar in bars(rows) {
+    for bar in bars(rows, binary) {
         let Some(value) = bar.value else { continue };
         let kept = if bar.at_most {
             value <= bar.limit

@@ -269,6 +269,8 @@ vars! {
     IDENTITY_SERVER_ID = "LINKERD2_PROXY_IDENTITY_SERVER_ID";
     /// Server name, when it differs from the identity.
     IDENTITY_SERVER_NAME = "LINKERD2_PROXY_IDENTITY_SERVER_NAME";
+    /// Every mesh handshake is a full one.
+    TLS_RESUMPTION_DISABLED = "LINKERD2_PROXY_TLS_RESUMPTION_DISABLED";
     /// Shortest certificate refresh.
     IDENTITY_MIN_REFRESH = "LINKERD2_PROXY_IDENTITY_MIN_REFRESH";
     /// Longest certificate refresh.

@@ -536,10 +536,12 @@ impl<'a> Reader<'a> {
                 }
             }
         };
+        let resumption = !self.boolean(env::TLS_RESUMPTION_DISABLED);
         Some(Identity {
             id: id?,
             server_name: server_name?,
             trust_anchors: trust_anchors?,
+            resumption,
             source,
         })
     }

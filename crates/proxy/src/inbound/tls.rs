@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use linkerd_tls::{Alpn, HANDSHAKE_DEADLINE, handshake};
+use linkerd_tls::{Alpn, HANDSHAKE_DEADLINE, HandshakeError};
 
 use crate::{
     h1::Conn,
-    io::{Prefixed, Stream},
+    io::Stream,
     policy::server::{ClientTls, NoTls},
     sniff::{self, SniffError},
+    tls,
     worker::Worker,
 };
 
@@ -31,7 +32,7 @@ pub enum TlsError {
     Sniff(#[from] SniffError),
     /// The handshake failed.
     #[error("TLS handshake failed")]
-    Handshake(#[from] handshake::HandshakeError),
+    Handshake(#[from] HandshakeError),
 }
 
 /// Looks for TLS and terminates what is ours.
@@ -62,10 +63,10 @@ async fn terminate(worker: &Worker, conn: Conn, alpn: Alpn) -> Result<Terminated
     let io = io
         .into_tcp()
         .expect("TLS is looked for on plain streams only");
-    let io = Prefixed::new(prefix, io);
     let snapshot = worker.store.snapshot();
-    let (stream, id) = handshake::accept(io, &snapshot, alpn, HANDSHAKE_DEADLINE).await?;
-    let agreed = stream.get_ref().1.alpn_protocol() == Some(Alpn::TRANSPORT_HEADER);
+    let accept = tls::accept(io, prefix, &snapshot, alpn, HANDSHAKE_DEADLINE);
+    let (stream, id) = accept.await?;
+    let agreed = stream.state().alpn_protocol() == Some(Alpn::TRANSPORT_HEADER);
     Ok(Terminated {
         conn: Conn::new(Stream::server(stream)),
         tls: ClientTls::Mesh(id),
