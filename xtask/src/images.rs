@@ -350,10 +350,7 @@ fn build(workspace: &Workspace, programs: &[&'static Program], quick: bool) -> R
 /// Builds the proxy as it ships and the program that measures it; gives both.
 pub(crate) fn proxy_to_measure(workspace: &Workspace) -> Result<(PathBuf, PathBuf)> {
     compile(workspace, Profile::Release, &[&PROXY, &BENCH])?;
-    Ok((
-        PROXY.path(workspace, false),
-        BENCH.path(workspace, false),
-    ))
+    Ok((PROXY.path(workspace, false), BENCH.path(workspace, false)))
 }
 
 fn compile(workspace: &Workspace, profile: Profile, programs: &[&Program]) -> Result<()> {

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 /// Room for a head or a small record.
 pub const SMALL: usize = 8 * 1024;
 /// Payload moved at once while bulk bytes flow.
-pub const BULK: usize = 64 * 1024;
+pub const BULK: usize = 128 * 1024;
 /// [`BULK`] bytes of payload as TLS records, behind a little that was left over.
 pub const LARGE: usize = BULK + SMALL;
 

@@ -99,7 +99,7 @@ impl EndpointFactory {
             breaker: self.accrual.clone().map(Breaker::new),
             failures: Cell::new(0),
             ready_at: Cell::new(None),
-            multiplexed: Cell::new(false),
+            multiplex: Multiplex::new(self.upgrade_threshold),
             http: OnceCell::new(),
             transport: OnceCell::new(),
         });
@@ -148,8 +148,8 @@ pub struct Endpoint {
     breaker: Option<Breaker>,
     failures: Cell<u32>,
     ready_at: Cell<Option<Instant>>,
-    /// HTTP/1 requests currently travel as HTTP/2.
-    multiplexed: Cell<bool>,
+    /// Whether HTTP/1 requests travel as HTTP/2.
+    multiplex: Multiplex,
     http: OnceCell<HttpMetrics>,
     transport: OnceCell<Rc<TransportMetrics>>,
 }
@@ -327,21 +327,39 @@ impl Endpoint {
         }
     }
 
-    /// Whether an HTTP/1 request travels as HTTP/2: above the threshold, with hysteresis.
-    pub fn upgrades(&self) -> bool {
-        if self.meta.hint != Hint::H2 || !self.is_meshed() {
-            return false;
-        }
+    /// Whether an HTTP/1 request travels as HTTP/2.
+    pub fn upgrades(&self, now: Instant) -> bool {
         // Without a transport header the peer's port takes HTTP/1 as it comes.
-        let threshold = self.shared.upgrade_threshold;
-        let in_flight = self.load.in_flight();
-        let multiplexed = if self.multiplexed.get() {
-            in_flight > threshold / 2
-        } else {
-            in_flight > threshold
-        };
-        self.multiplexed.set(multiplexed);
-        multiplexed
+        self.meta.hint == Hint::H2
+            && self.is_meshed()
+            && self.multiplex.wants(self.load.in_flight(), now)
+    }
+}
+
+/// When requests share one connection: while more than a threshold are in flight, and for a while
+/// after that, because a busy worker sees them come and go in batches.
+#[derive(Debug)]
+struct Multiplex {
+    threshold: u32,
+    until: Cell<Option<Instant>>,
+}
+
+impl Multiplex {
+    const LINGER: Duration = Duration::from_secs(1);
+
+    fn new(threshold: u32) -> Self {
+        Self {
+            threshold,
+            until: Cell::new(None),
+        }
+    }
+
+    fn wants(&self, in_flight: u32, now: Instant) -> bool {
+        if in_flight > self.threshold {
+            self.until.set(Some(now + Self::LINGER));
+            return true;
+        }
+        self.until.get().is_some_and(|until| now < until)
     }
 }
 
@@ -400,6 +418,29 @@ impl Drop for InFlight {
             && let Some(breaker) = &self.endpoint.breaker
         {
             breaker.lost_probe(Instant::now(), rand::random());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_share_a_connection_while_there_are_many_and_a_little_longer() {
+        let start = Instant::now();
+        let multiplex = Multiplex::new(16);
+        for (name, after, in_flight, want) in [
+            ("few at first", 0, 16, false),
+            ("many", 10, 17, true),
+            ("a lull", 20, 1, true),
+            ("many again", 900, 20, true),
+            ("still within a second of that", 1_899, 1, true),
+            ("few for a second", 1_900, 16, false),
+            ("few for long", 5_000, 1, false),
+        ] {
+            let now = start + Duration::from_millis(after);
+            assert_eq!(multiplex.wants(in_flight, now), want, "{name}");
         }
     }
 }

@@ -6,13 +6,14 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::Interest;
 use tracing::{Metadata, Subscriber};
-use tracing_subscriber::filter::FilterFn;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
-use tracing_subscriber::layer::Layered;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
@@ -33,9 +34,13 @@ pub struct Handle {
     current: Arc<Mutex<String>>,
 }
 
-/// The directives, and on top of them the fields nothing may show.
-type Filter = Layered<FilterFn<Shows>, EnvFilter, Registry>;
-type Shows = Box<dyn Fn(&Metadata<'_>) -> bool + Send + Sync>;
+/// The directives, and on top of them the fields nothing may show. One layer and not a pair of them:
+/// a pair below a registry asks again about each statement that its inner half has rejected for good.
+#[derive(Debug)]
+struct Filter {
+    directives: EnvFilter,
+    hidden: Vec<String>,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -96,13 +101,10 @@ fn parse(filter: &str) -> Result<Filter, Error> {
         filter: filter.to_owned(),
         source,
     })?;
-    let hidden = hidden_fields(filter);
-    let shows = move |metadata: &Metadata<'_>| {
-        !hidden
-            .iter()
-            .any(|field| metadata.fields().field(field.as_str()).is_some())
-    };
-    Ok(directives.and_then(FilterFn::new(Box::new(shows) as Shows)))
+    Ok(Filter {
+        directives,
+        hidden: hidden_fields(filter),
+    })
 }
 
 /// The fields of `[{field}]=off` directives. `EnvFilter` lets any directive with a target win
@@ -116,6 +118,56 @@ fn hidden_fields(filter: &str) -> Vec<String> {
             (!field.contains(['=', '}'])).then(|| field.to_owned())
         })
         .collect()
+}
+
+// === impl Filter ===
+
+impl Filter {
+    fn hides(&self, metadata: &Metadata<'_>) -> bool {
+        let fields = metadata.fields();
+        self.hidden
+            .iter()
+            .any(|field| fields.field(field.as_str()).is_some())
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Filter {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.hides(metadata) {
+            return Interest::never();
+        }
+        Layer::<S>::register_callsite(&self.directives, metadata)
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, context: Context<'_, S>) -> bool {
+        !self.hides(metadata) && self.directives.enabled(metadata, context)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Layer::<S>::max_level_hint(&self.directives)
+    }
+
+    // Directives about spans follow these.
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        self.directives.on_new_span(attributes, id, context);
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        Layer::on_record(&self.directives, id, values, context);
+    }
+
+    fn on_enter(&self, id: &Id, context: Context<'_, S>) {
+        self.directives.on_enter(id, context);
+    }
+
+    fn on_exit(&self, id: &Id, context: Context<'_, S>) {
+        self.directives.on_exit(id, context);
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        self.directives.on_close(id, context);
+    }
 }
 
 // === impl Handle ===
@@ -265,6 +317,21 @@ mod tests {
             );
             assert_eq!(handle.current(), "warn,linkerd=debug");
         });
+    }
+
+    #[test]
+    fn what_no_directive_asks_for_is_rejected_by_its_level_alone() {
+        for (filter, want) in [
+            ("off", LevelFilter::OFF),
+            ("warn", LevelFilter::WARN),
+            (
+                "warn,linkerd=info,[{headers}]=off,[{request}]=off",
+                LevelFilter::INFO,
+            ),
+        ] {
+            let (subscriber, _handle) = build(Format::Plain, filter, io::sink).expect("parses");
+            assert_eq!(subscriber.max_level_hint(), Some(want), "{filter}");
+        }
     }
 
     #[test]

@@ -209,11 +209,12 @@ async fn dispatch(
     let mut fresh = false;
     loop {
         let endpoint = routed.endpoint(deadline).await.map_err(Failed::Answer)?;
-        let flight = InFlight::new(endpoint, Instant::now());
+        let now = Instant::now();
+        let flight = InFlight::new(endpoint, now);
         let endpoint = &flight.endpoint;
-        let may_retry = tries < MAX_TRIES && Instant::now() < deadline;
+        let may_retry = tries < MAX_TRIES && now < deadline;
         tries += 1;
-        let result = if !tunnels && endpoint.upgrades() {
+        let result = if !tunnels && endpoint.upgrades(now) {
             match endpoint.http2().await {
                 Ok(send) => {
                     routed.begin(&flight);

@@ -7,6 +7,9 @@ use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
 use http::HeaderMap;
 
+/// A last piece of up to so many bytes is left to the connection, whatever the receiver's window.
+const SMALL: usize = 16 * 1024;
+
 /// A body being sent.
 #[derive(Debug)]
 pub(super) struct Sink {
@@ -29,6 +32,12 @@ impl Sink {
 
     /// Ready when the pending piece is with the connection.
     pub(super) fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
+        if self.last && !self.pending.is_empty() && self.pending.len() <= SMALL {
+            // Nothing comes behind it that would have to be held back.
+            let piece = std::mem::take(&mut self.pending);
+            self.stream.send_data(piece, true)?;
+            self.ended = true;
+        }
         while !self.pending.is_empty() {
             self.stream.reserve_capacity(self.pending.len());
             if self.stream.capacity() == 0 {
