@@ -278,7 +278,7 @@ fn rows(
                 edits.push(insert(a, new));
                 b += 1;
             }
-            (Some(old), Some(new)) if old["name"].is_string() && old["name"] == new["name"] => {
+            (Some(old), Some(new)) if is_same(old, new) => {
                 change(&items[a].node, old, new, edits)?;
                 (a, b) = (a + 1, b + 1);
             }
@@ -298,6 +298,15 @@ fn rows(
         }
     }
     Some(())
+}
+
+/// Whether two items are one thing that has changed: a container, or an object of a list.
+fn is_same(old: &Value, new: &Value) -> bool {
+    let names = |item: &Value| (item["name"].clone(), item["metadata"]["name"].clone());
+    let (own, object) = names(old);
+    (own.is_string() || object.is_string())
+        && names(new) == (own, object)
+        && old["kind"] == new["kind"]
 }
 
 fn entry(column: usize, key: &str, value: &Value) -> String {
@@ -449,6 +458,23 @@ spec:
             json!([{"name": "init", "args": ["1"]}]);
         let there = edit(DEPLOYMENT, &old, &new).expect("edited");
         assert_eq!(edit(&there, &new, &old).as_deref(), Some(DEPLOYMENT));
+    }
+
+    #[test]
+    fn an_object_of_a_list_is_edited_in_place() {
+        let text = "apiVersion: v1\nitems:\n- kind: A\n  metadata:\n    name: a # one\n  spec: 25%\n- kind: A\n  metadata:\n    name: b\nkind: List\n";
+        let old = super::super::parse(text).expect("YAML");
+        let mut new = old.clone();
+        for item in new["items"].as_array_mut().expect("a list") {
+            item["metadata"]["annotations"] = json!({"x": "y"});
+        }
+        let expected = text
+            .replace(
+                "name: a # one\n",
+                "name: a # one\n    annotations:\n      x: \"y\"\n",
+            )
+            .replace("name: b\n", "name: b\n    annotations:\n      x: \"y\"\n");
+        assert_eq!(edit(text, &old, &new), Some(expected));
     }
 
     #[test]
