@@ -110,7 +110,7 @@ fn run(role: Role, log: log::Handle) -> anyhow::Result<()> {
                 Role::ProxyInjector(args) => {
                     linkerd_injector::webhook::run(args, client().await?, log, watch).await
                 }
-                Role::Heartbeat(args) => heartbeat::run(&args),
+                Role::Heartbeat(args) => heartbeat::run(&args).await,
             }
         };
         let mut role = std::pin::pin!(role);
