@@ -1,7 +1,8 @@
 //! Destination, policy and both validators: one process over one watch cache, on the ports and
 //! admin addresses each of them is known by.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
+use k8s_openapi::jiff;
 use linkerd_destination::Destination;
 use linkerd_k8s::{
     PortSet,
@@ -12,22 +13,31 @@ use linkerd_k8s::{
 use linkerd_policy::{
     Index,
     admission::{PolicyValidator, ServiceProfileValidator},
-    grpc::{self, Policies},
+    grpc::Policies,
     index::Sizes,
     status::{self, Writer},
 };
 use linkerd_runtime::{
     admin::{Admin, Flavor},
-    drain, log,
-    metrics::{self, Exposition, Registry},
+    drain,
+    gate::{Gate, Rate},
+    listen::ListenAddr,
+    log,
+    metrics::{self, Exposition, Registry, grpc::Calls},
     ready::Readiness,
     spawn,
 };
 use linkerd_tls::ServerFiles;
 use parking_lot::Mutex;
-use std::{env, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 use tokio::{net::TcpListener, task::JoinSet};
-use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::server::TcpIncoming;
+
+use crate::diagnostics::Diagnostics;
 
 /// How often certificate files are looked at.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -44,15 +54,19 @@ pub(crate) struct Args {
 
     /// Address of the policy service's admin server
     #[arg(long, default_value = "0.0.0.0:9990")]
-    admin_addr: SocketAddr,
+    admin_addr: ListenAddr,
 
     /// Address of the ServiceProfile validator
     #[arg(long, default_value = "0.0.0.0:8443")]
-    sp_validator_addr: SocketAddr,
+    sp_validator_addr: ListenAddr,
 
     /// Address of the ServiceProfile validator's admin server
     #[arg(long, default_value = "0.0.0.0:9997")]
-    sp_validator_metrics_addr: SocketAddr,
+    sp_validator_metrics_addr: ListenAddr,
+
+    /// How many new streams each service takes on per second; a tenth of it for one client
+    #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u32).range(1..))]
+    new_streams_per_second: u32,
 
     /// Certificate of the ServiceProfile validator
     #[arg(long, default_value = "/var/run/linkerd/sp-tls/tls.crt")]
@@ -63,6 +77,20 @@ pub(crate) struct Args {
     sp_validator_tls_key: PathBuf,
 }
 
+impl Args {
+    /// How many streams each service takes on at once: what a whole cluster needs when it comes
+    /// back, and what one proxy does.
+    fn gate(&self) -> Gate {
+        let each = |share: u32| Rate {
+            per_second: (self.new_streams_per_second / share).max(1),
+            burst: (self.new_streams_per_second / share)
+                .max(1)
+                .saturating_mul(2),
+        };
+        Gate::new(each(1), each(10))
+    }
+}
+
 /// Serves until the drain begins or one of the parts fails.
 pub(crate) async fn run(
     args: Args,
@@ -70,6 +98,12 @@ pub(crate) async fn run(
     log: log::Handle,
     drain: drain::Watch,
 ) -> anyhow::Result<()> {
+    // Two replicas under one name would both write.
+    let identity = args.destination.hostname.clone();
+    ensure!(
+        !identity.is_empty(),
+        "HOSTNAME is not set: it is the name under which this replica claims leases"
+    );
     let readiness = Readiness::new();
     let mut registry = Registry::default();
     metrics::register_process(&mut registry);
@@ -101,11 +135,21 @@ pub(crate) async fn run(
     let policy = Policies::new(
         policies.clone(),
         drain.clone(),
-        grpc::Metrics::register(&mut policy_registry),
+        Calls::register(&mut policy_registry),
     )
-    .when_ready(readiness.clone());
+    .when_ready(readiness.clone())
+    .behind(args.gate());
     let writer_metrics = status::Metrics::register(&mut policy_registry);
 
+    let lease = Arc::new(OnceLock::new());
+    let diagnostics = Diagnostics {
+        started: jiff::Timestamp::now(),
+        watches: watch_metrics,
+        namespace: args.policy.control_plane_namespace.clone(),
+        identity: identity.clone(),
+        lease: lease.clone(),
+    };
+    let diagnostics = Arc::new(diagnostics);
     let registry = Arc::new(Exposition::new(registry));
     for (flavor, addr, registry) in [
         (
@@ -120,7 +164,11 @@ pub(crate) async fn run(
         ),
         (Flavor::Controller, args.sp_validator_metrics_addr, registry),
     ] {
-        let admin = Admin::new(flavor, readiness.clone(), registry).log_level(log.clone());
+        let mut admin = Admin::new(flavor, readiness.clone(), registry).log_level(log.clone());
+        if flavor == Flavor::Policy {
+            let diagnostics = diagnostics.clone();
+            admin = admin.loopback_route("/kubert.json", move |request| diagnostics.page(request));
+        }
         let listener = bind(addr, "admin").await?;
         let mut stop = drain.clone();
         spawn(
@@ -129,15 +177,15 @@ pub(crate) async fn run(
         );
     }
 
-    let identity = env::var("HOSTNAME").unwrap_or_else(|_| "linkerd-destination".to_owned());
     destination.write_slices(&client, &identity, drain.clone());
 
     let mut parts = JoinSet::new();
     let listener = bind(args.destination.addr, "destination").await?;
-    let (ready, stop) = (readiness.clone(), drain.clone());
-    parts.spawn(async move { Ok(destination.serve(listener, ready, stop).await?) });
+    let (ready, stop, gate) = (readiness.clone(), drain.clone(), args.gate());
+    parts.spawn(async move { Ok(destination.serve(listener, ready, stop, gate).await?) });
 
-    let listener = TcpListenerStream::new(bind(args.policy.grpc_addr, "policy").await?);
+    let listener = bind(args.policy.grpc_addr, "policy").await?;
+    let listener = TcpIncoming::from(listener).with_nodelay(Some(true));
     let mut stop = drain.clone();
     let router = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(KEEP_ALIVE))
@@ -172,6 +220,7 @@ pub(crate) async fn run(
     // Only the holder of the lease writes statuses.
     let owner = args.policy.lease_owner(client.clone()).await;
     let (candidate, leadership) = args.policy.candidate(client.clone(), &identity, owner);
+    let _ = lease.set(leadership.clone());
     let timeout = args.policy.patch_timeout();
     let writer = Writer::new(
         policies,
@@ -198,15 +247,15 @@ pub(crate) async fn run(
     outcome
 }
 
-async fn bind(addr: SocketAddr, what: &'static str) -> anyhow::Result<TcpListener> {
-    let listener = TcpListener::bind(addr).await;
+async fn bind(addr: ListenAddr, what: &'static str) -> anyhow::Result<TcpListener> {
+    let listener = addr.bind().await;
     let listener = listener.with_context(|| format!("cannot bind the {what} service on {addr}"))?;
     tracing::info!(%addr, service = what, "Serving");
     Ok(listener)
 }
 
 async fn validator(
-    addr: SocketAddr,
+    addr: ListenAddr,
     files: ServerFiles,
     handler: impl Handler,
     mut drain: drain::Watch,

@@ -1,23 +1,26 @@
 //! Flags of the destination service.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use linkerd_core::duration;
 use linkerd_k8s::PortSet;
+use linkerd_runtime::listen::ListenAddr;
 use serde::Deserialize;
 use tracing::{error, warn};
 
 use crate::config::{Config, FlowControl, Http2Params, KeepAlive};
 
 /// Flags as users write them; [`Args::config`] turns them into settings.
+// Without a group: whoever flattens these flags has others of the same name.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub struct Args {
     /// Address to serve on
-    #[arg(long, default_value = ":8086", value_parser = listen_addr)]
-    pub addr: SocketAddr,
+    #[arg(long, default_value = ":8086")]
+    pub addr: ListenAddr,
     /// Address to serve scrapable metrics on
-    #[arg(long, default_value = ":9996", value_parser = listen_addr)]
-    pub metrics_addr: SocketAddr,
+    #[arg(long, default_value = ":9996")]
+    pub metrics_addr: ListenAddr,
     /// Namespace in which the control plane is installed
     #[arg(long, default_value = "linkerd")]
     pub controller_namespace: String,
@@ -110,15 +113,6 @@ fn or_cluster_local(value: &str, flag: &str) -> String {
         return "cluster.local".to_owned();
     }
     value.to_owned()
-}
-
-/// Reads `host:port`, where a missing host means every address.
-fn listen_addr(text: &str) -> Result<SocketAddr, String> {
-    let full = match text.strip_prefix(':') {
-        Some(port) => format!("[::]:{port}"),
-        None => text.to_owned(),
-    };
-    full.parse().map_err(|error| format!("{error}"))
 }
 
 #[derive(Default, Deserialize)]
@@ -225,8 +219,8 @@ mod tests {
         let args = Cli::try_parse_from(["destination"])
             .expect("no flag is required")
             .args;
-        assert_eq!(args.addr, "[::]:8086".parse().expect("address"));
-        assert_eq!(args.metrics_addr, "[::]:9996".parse().expect("address"));
+        assert_eq!(args.addr.to_string(), ":8086");
+        assert_eq!(args.metrics_addr.to_string(), ":9996");
         let config = args.config().expect("valid");
         assert_eq!(config.trust_domain, "cluster.local");
         assert!(config.enable_ipv6 && config.enable_h2_upgrade && !config.transport_header);

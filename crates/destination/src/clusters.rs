@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 use ahash::AHashMap;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use linkerd_k8s::{Index, Key, Secret, Watches, labels, watch};
-use linkerd_runtime::ready::Readiness;
+use linkerd_runtime::ready::Block;
 use tokio::{sync::watch as channel, task::JoinHandle};
 use tracing::{Instrument, info, info_span, warn};
 
@@ -117,7 +117,10 @@ impl ClusterStore {
         let discovery = Discovery::new(config, self.metrics.for_cluster(&name));
         let metrics = self.watch_metrics.for_cluster(&name);
         let span = info_span!("cluster", %name);
-        let follow = follow(credentials.clone(), discovery.clone(), metrics).instrument(span);
+        // Nothing is answered from it before it has been listed.
+        let connecting = discovery.listed().block("connection");
+        let follow = follow(credentials.clone(), discovery.clone(), metrics, connecting);
+        let follow = follow.instrument(span);
         let task = linkerd_runtime::spawn("cluster", follow);
         self.clusters.insert(&name, discovery);
         self.linked.insert(key, Linked { credentials, task });
@@ -204,18 +207,23 @@ impl Credentials {
 }
 
 /// Watches another cluster until aborted. What is known stays when its API server goes away.
-async fn follow(credentials: Credentials, discovery: Discovery, metrics: watch::Metrics) {
+async fn follow(
+    credentials: Credentials,
+    discovery: Discovery,
+    metrics: watch::Metrics,
+    connecting: Block,
+) {
     let client = match client(&credentials.kubeconfig).await {
         Ok(client) => client,
         Err(error) => {
             warn!(%error, "Cannot reach the cluster");
-            return;
+            return std::future::pending().await;
         }
     };
     let mut watches = Watches::new();
     discovery.subscribe_remote(&mut watches);
-    // Its readiness is its own: a cluster that is away does not hold this process back.
-    let _running = watches.start(&client, &metrics, &Readiness::new());
+    let _running = watches.start(&client, &metrics, discovery.listed());
+    drop(connecting);
     std::future::pending::<()>().await;
 }
 
@@ -261,6 +269,7 @@ mod tests {
         );
         store.apply(secret(json!({})));
         let first = clusters.get("east").expect("linked");
+        assert!(!first.listed().is_ready(), "nothing is known of it yet");
         assert_eq!(first.config().trust_domain, "east.td");
         assert_eq!(first.config().cluster_domain, "east.local");
 

@@ -23,6 +23,25 @@ use crate::{
 /// A member: the cluster (none is ours) and the name of its Service.
 type Member = (Option<Name>, Name);
 
+/// Reads `service@cluster,…`; entries that make no sense are handed to `malformed`.
+pub(crate) fn remote_members<'a>(
+    list: &'a str,
+    mut malformed: impl FnMut(&str) + 'a,
+) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let entries = list.split(',').map(str::trim);
+    entries
+        .filter(|entry| !entry.is_empty())
+        .filter_map(move |entry| match entry.split_once('@') {
+            Some((service, cluster)) if !service.is_empty() && !cluster.is_empty() => {
+                Some((service, cluster))
+            }
+            _ => {
+                malformed(entry);
+                None
+            }
+        })
+}
+
 pub(crate) struct FederatedStream {
     local: Discovery,
     clusters: watch::Receiver<Arc<AHashMap<Name, Discovery>>>,
@@ -68,27 +87,19 @@ impl FederatedStream {
                 (self.local.clone(), self.client.clone()),
             );
         }
-        for entry in remote
-            .iter()
-            .flat_map(|list| list.split(','))
-            .map(str::trim)
-        {
-            match entry.split_once('@') {
-                _ if entry.is_empty() => {}
-                Some((service, cluster)) if !service.is_empty() && !cluster.is_empty() => {
-                    // A cluster that is not linked yet joins when it is.
-                    if let Some(discovery) = clusters.get(cluster) {
-                        let client = Client {
-                            anywhere: true,
-                            ..self.client.clone()
-                        };
-                        let member = (Some(cluster.into()), service.into());
-                        wanted.insert(member, (discovery.clone(), client));
-                    }
-                }
-                _ => {
-                    tracing::warn!(service = %self.id, entry, "Malformed member of a federated Service")
-                }
+        let malformed = |entry: &str| {
+            tracing::warn!(service = %self.id, entry, "Malformed member of a federated Service");
+        };
+        let remote = remote.map(|list| &**list).unwrap_or_default();
+        for (service, cluster) in remote_members(remote, malformed) {
+            // A cluster that is not linked yet joins when it is.
+            if let Some(discovery) = clusters.get(cluster) {
+                let client = Client {
+                    anywhere: true,
+                    ..self.client.clone()
+                };
+                let member = (Some(cluster.into()), service.into());
+                wanted.insert(member, (discovery.clone(), client));
             }
         }
         self.members.retain(|member, stream| {

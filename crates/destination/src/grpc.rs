@@ -1,35 +1,47 @@
 //! The Destination service: reads requests, finds what they ask for, and serves streams of
 //! messages that were encoded once for everybody.
 
-use std::{convert::Infallible, net::IpAddr, sync::Arc, task, time::Duration};
+use std::{
+    convert::Infallible,
+    net::IpAddr,
+    sync::Arc,
+    task,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use futures::{
-    future::BoxFuture,
+    future::{BoxFuture, join_all},
     stream::{self, BoxStream, Stream, StreamExt},
 };
 use linkerd_api::proto::destination::GetDestination;
-use linkerd_runtime::{drain, ready::Readiness};
+use linkerd_runtime::{
+    drain,
+    gate::Gate,
+    metrics::grpc::{self as calls, Call, Calls},
+    ready::Readiness,
+};
 use tonic::{Code, Status, body::Body};
 use tracing::debug;
 
 pub(crate) mod frame;
-mod metrics;
 mod wire;
 
-pub use metrics::CallMetrics;
 pub use wire::Wire;
 
 use crate::{
     clusters::Clusters,
-    federated::FederatedStream,
+    federated::{FederatedStream, remote_members},
     index::{Dispatch, NoService},
     intern::{Name, ObjectId},
     name::{Authority, ServiceName, Token},
     stream::{AtAddress, Client, Discovery, EndpointsStream, Next, ProfileStream},
     view::Messages,
 };
-use metrics::Call;
+
+const SERVICE: &str = "io.linkerd.proxy.destination.Destination";
+pub(crate) static GET: calls::Method = calls::Method::server_stream(SERVICE, "Get");
+static GET_PROFILE: calls::Method = calls::Method::server_stream(SERVICE, "GetProfile");
 
 /// A request that comes before the index is filled waits this long for it.
 const SYNC_PATIENCE: Duration = Duration::from_secs(2);
@@ -45,7 +57,8 @@ struct Inner {
     wire: Arc<Wire>,
     ready: Readiness,
     drain: drain::Watch,
-    calls: CallMetrics,
+    calls: Calls,
+    gate: Gate,
 }
 
 /// Framed messages.
@@ -55,13 +68,14 @@ type ByteStream = BoxStream<'static, Bytes>;
 
 impl Server {
     /// Requests are answered once `ready` says that every kind was listed; streams end when
-    /// `drain` is signalled.
+    /// `drain` is signalled; `gate` says how many may come at once.
     pub fn new(
         local: Discovery,
         clusters: Clusters,
         ready: Readiness,
         drain: drain::Watch,
-        calls: CallMetrics,
+        calls: Calls,
+        gate: Gate,
     ) -> Self {
         let wire = Arc::new(Wire::new(local.config()));
         Self(Arc::new(Inner {
@@ -71,6 +85,7 @@ impl Server {
             ready,
             drain,
             calls,
+            gate,
         }))
     }
 }
@@ -119,7 +134,7 @@ impl Inner {
                         id,
                         port,
                     },
-                    "Get",
+                    &GET,
                 ))
             }
             Dispatch::Remote { cluster, service } => {
@@ -135,6 +150,8 @@ impl Inner {
                         "Remote cluster not found: {cluster}"
                     )));
                 };
+                // A set that is not complete would take endpoints away from a client that had them.
+                listed(remote.listed()).await?;
                 let follow = self
                     .local
                     .endpoints(&id, port, client.clone(), zones.clone());
@@ -153,11 +170,13 @@ impl Inner {
                     id: remote_id,
                     port,
                 };
-                Ok(self.serve(Remote { inner, follow }, "Get"))
+                Ok(self.serve(Remote { inner, follow }, &GET))
             }
-            Dispatch::Federated { .. } => {
+            Dispatch::Federated { remote, .. } => {
+                self.members_listed(remote.as_deref().unwrap_or_default())
+                    .await;
                 let stream = FederatedStream::new(&self.local, &self.clusters, &id, port, client);
-                Ok(self.serve(stream, "Get"))
+                Ok(self.serve(stream, &GET))
             }
         }
     }
@@ -209,7 +228,7 @@ impl Inner {
     ) -> Result<ByteStream, Status> {
         match self.local.address(ip, port) {
             AtAddress::Service(id) => self.service_profile(&id, port, None, client, invalid),
-            AtAddress::Profile(stream) => Ok(self.serve(stream, "GetProfile")),
+            AtAddress::Profile(stream) => Ok(self.serve(stream, &GET_PROFILE)),
             AtAddress::Conflict(message) => Err(Status::failed_precondition(message)),
         }
     }
@@ -223,7 +242,7 @@ impl Inner {
         invalid: &dyn Fn() -> Status,
     ) -> Result<ByteStream, Status> {
         match self.local.service_profile(id, port, name, client) {
-            Ok(stream) => Ok(self.serve(stream, "GetProfile")),
+            Ok(stream) => Ok(self.serve(stream, &GET_PROFILE)),
             Err(NoService::Unknown) => Err(not_found(id)),
             Err(NoService::ExternalName) => Err(invalid()),
         }
@@ -231,17 +250,32 @@ impl Inner {
 
     /// Nothing is answered from an index that has not been filled.
     async fn synced(&self) -> Result<(), Status> {
-        if self.ready.is_ready() || self.drain.is_draining() {
+        if self.drain.is_draining() {
             return Ok(());
         }
-        let waited = tokio::time::timeout(SYNC_PATIENCE, self.ready.ready()).await;
-        waited.map_err(|_| Status::unavailable("not all watches have been listed yet"))
+        listed(&self.ready).await
     }
 
-    fn serve(&self, source: impl Source + 'static, method: &'static str) -> ByteStream {
+    /// Gives the clusters of a federated Service a moment to be listed, so that the first message
+    /// has them all. One that stays away does not keep the others from being served.
+    async fn members_listed(&self, remote: &str) {
+        let clusters = remote_members(remote, |_| {}).filter_map(|(_, it)| self.clusters.get(it));
+        let listed = clusters.map(|cluster| async move { cluster.listed().ready().await });
+        let _ = tokio::time::timeout(SYNC_PATIENCE, join_all(listed)).await;
+    }
+
+    fn serve(&self, source: impl Source + 'static, method: &'static calls::Method) -> ByteStream {
         let call = self.calls.start(method);
         serve(source, self.wire.clone(), self.drain.clone(), call).boxed()
     }
+}
+
+async fn listed(ready: &Readiness) -> Result<(), Status> {
+    if ready.is_ready() {
+        return Ok(());
+    }
+    let waited = tokio::time::timeout(SYNC_PATIENCE, ready.ready()).await;
+    waited.map_err(|_| Status::unavailable("not all watches have been listed yet"))
 }
 
 fn not_found(id: &ObjectId) -> Status {
@@ -345,14 +379,14 @@ fn serve(
             match state.source.next(&state.wire) {
                 Next::Send(messages) => state.pending = messages.into_iter(),
                 Next::End => {
-                    state.call.end(Code::Ok);
+                    state.call.end(Code::Ok.into());
                     return None;
                 }
                 Next::Wait => {
                     tokio::select! {
                         () = state.source.changed() => {}
                         () = state.drain.signaled() => {
-                            state.call.end(Code::Ok);
+                            state.call.end(Code::Ok.into());
                             return None;
                         }
                     }
@@ -365,7 +399,7 @@ fn serve(
 // === The service as the transport sees it ===
 
 impl tonic::server::NamedService for Server {
-    const NAME: &'static str = "io.linkerd.proxy.destination.Destination";
+    const NAME: &'static str = SERVICE;
 }
 
 #[derive(Clone, Copy)]
@@ -385,18 +419,35 @@ impl Inner {
             Ok(request) => request,
             Err(status) => return status.into_http(),
         };
-        let (name, answer) = match method {
-            Method::Get => ("Get", self.get(&request).await),
-            Method::GetProfile => ("GetProfile", self.get_profile(&request).await),
+        let (name, counted) = match method {
+            Method::Get => ("Get", &GET),
+            Method::GetProfile => ("GetProfile", &GET_PROFILE),
+        };
+        let answer = match (self.enter(&request), method) {
+            (Err(status), _) => Err(status),
+            (Ok(()), Method::Get) => self.get(&request).await,
+            (Ok(()), Method::GetProfile) => self.get_profile(&request).await,
         };
         log(&request, name, &answer);
         match answer {
             Ok(messages) => frame::respond(messages),
             Err(status) => {
-                self.calls.start(name).end(status.code());
+                self.calls.start(counted).end(status.code().into());
                 status.into_http()
             }
         }
+    }
+
+    /// Whether there is time for one more stream of this client now.
+    fn enter(&self, request: &GetDestination) -> Result<(), Status> {
+        let entered = self.gate.enter(&request.context_token, Instant::now());
+        entered.map_err(|too_many| {
+            let mut status = Status::unavailable(too_many.to_string());
+            let pause = u64::try_from(too_many.0.as_millis()).unwrap_or(u64::MAX);
+            let metadata = status.metadata_mut();
+            metadata.insert("grpc-retry-pushback-ms", pause.max(1).into());
+            status
+        })
     }
 }
 

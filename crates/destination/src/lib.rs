@@ -31,7 +31,7 @@ pub use self::{
     args::Args,
     clusters::Clusters,
     config::Config,
-    grpc::{CallMetrics, Server, Wire},
+    grpc::{Server, Wire},
     index::Index,
     intern::{Name, ObjectId},
     metrics::Metrics,

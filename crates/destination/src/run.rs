@@ -9,7 +9,12 @@ use linkerd_k8s::{
     lease::{Candidate, Leadership},
     watch,
 };
-use linkerd_runtime::{drain, metrics::Registry, ready::Readiness};
+use linkerd_runtime::{
+    drain,
+    gate::Gate,
+    metrics::{Registry, grpc::Calls},
+    ready::Readiness,
+};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
@@ -18,7 +23,7 @@ use crate::{
     clusters::{ClusterStore, Clusters},
     config::Config,
     external,
-    grpc::{CallMetrics, Server},
+    grpc::Server,
     metrics::Metrics,
     stream::Discovery,
 };
@@ -33,7 +38,7 @@ pub struct Destination {
     discovery: Discovery,
     clusters: Clusters,
     store: Arc<Mutex<ClusterStore>>,
-    calls: CallMetrics,
+    calls: Calls,
     /// Where slices are on, this process may be the one to write those of ExternalWorkloads.
     slices: Option<external::Controller>,
 }
@@ -53,7 +58,7 @@ impl Destination {
             discovery,
             clusters,
             store: Arc::new(Mutex::new(store)),
-            calls: CallMetrics::register(registry),
+            calls: Calls::register(registry),
             slices,
         }
     }
@@ -90,6 +95,7 @@ impl Destination {
         listener: TcpListener,
         ready: Readiness,
         drain: drain::Watch,
+        gate: Gate,
     ) -> Result<(), tonic::transport::Error> {
         let server = Server::new(
             self.discovery.clone(),
@@ -97,6 +103,7 @@ impl Destination {
             ready,
             drain.clone(),
             self.calls.clone(),
+            gate,
         );
         serve(server, listener, drain).await
     }
@@ -157,7 +164,7 @@ mod tests {
             .service_profile(&web, 80, None, None)
             .expect("a Service");
         discovery.metrics().overflow(&web, 80);
-        destination.calls.start("Get").end(tonic::Code::Ok);
+        destination.calls.start(&crate::grpc::GET).end(0);
         // Families without a series are not written.
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("encodes");

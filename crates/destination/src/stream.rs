@@ -7,6 +7,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use linkerd_k8s::Watches;
+use linkerd_runtime::ready::Readiness;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -29,6 +30,7 @@ pub struct Discovery {
     index: Arc<Mutex<Index>>,
     config: Arc<Config>,
     metrics: Metrics,
+    listed: Readiness,
 }
 
 /// Where a client runs, as far as it matters for endpoints.
@@ -108,7 +110,14 @@ impl Discovery {
             index,
             config,
             metrics,
+            listed: Readiness::new(),
         }
+    }
+
+    /// Held back until the index has been filled, where that is told apart from the process's own
+    /// readiness: a linked cluster may be away for long.
+    pub fn listed(&self) -> &Readiness {
+        &self.listed
     }
 
     pub fn config(&self) -> &Arc<Config> {

@@ -6,11 +6,14 @@ use std::{net::SocketAddr, time::Duration};
 use linkerd_api::proto::destination::{
     DestinationProfile, GetDestination, Update, destination_client::DestinationClient, update,
 };
-use linkerd_destination::{
-    CallMetrics, Clusters, Config, Discovery, Index, Metrics, Server, serve,
-};
+use linkerd_destination::{Clusters, Config, Discovery, Index, Metrics, Server, serve};
 use linkerd_k8s::{EndpointSlice, Index as _, Key, Pod, Service, ServiceProfile};
-use linkerd_runtime::{drain, ready::Readiness};
+use linkerd_runtime::{
+    drain,
+    gate::{Gate, Rate},
+    metrics::grpc::Calls,
+    ready::Readiness,
+};
 use serde_json::json;
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tonic::{Code, Status, Streaming, transport::Channel};
@@ -37,6 +40,10 @@ struct Running {
 
 impl Running {
     async fn start() -> Self {
+        Self::behind(Gate::open()).await
+    }
+
+    async fn behind(gate: Gate) -> Self {
         let discovery = Discovery::new(Config::default(), Metrics::default());
         let (signal, watch) = drain::channel();
         let ready = Readiness::new();
@@ -46,7 +53,8 @@ impl Running {
             clusters.clone(),
             ready.clone(),
             watch.clone(),
-            CallMetrics::unregistered(),
+            Calls::unregistered(),
+            gate,
         );
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let addr = listener.local_addr().expect("bound");
@@ -425,6 +433,7 @@ async fn a_service_of_a_linked_cluster() {
         index.apply(object::<EndpointSlice>(slice("web-1", &[hinted])));
         index.apply(object::<Pod>(pod("a", "10.8.0.1")));
     }
+    let listing = remote.listed().block("endpointslices");
     running.clusters.insert("east", remote);
     running.index(|index| {
         index.apply(object::<Service>(with(
@@ -435,6 +444,10 @@ async fn a_service_of_a_linked_cluster() {
             }}}),
         )));
     });
+    // What has not been listed is not told: it might take endpoints away that are still there.
+    let refused = running.get("web-east.ns.svc.cluster.local:80", "").await;
+    assert_eq!(refused.expect_err("not listed").code(), Code::Unavailable);
+    drop(listing);
     let mut stream = running
         .get("web-east.ns.svc.cluster.local:80", "")
         .await
@@ -485,7 +498,13 @@ async fn a_federated_service() {
         discovery
     };
     running.clusters.insert("east", east());
-    running.index(|index| index.apply(federated("web", "web@east,web@west,broken,@,")));
+    // A cluster that is away does not keep the others from being served.
+    let away = Discovery::new(Config::default(), Metrics::default());
+    let _away = away.listed().block("endpointslices");
+    running.clusters.insert("away", away);
+    running.index(|index| {
+        index.apply(federated("web", "web@east,web@west,web@away,broken,@,"));
+    });
     let mut stream = running
         .get("web-federated.ns.svc.cluster.local:80", "")
         .await
@@ -579,6 +598,43 @@ async fn streams_end_well_when_the_process_drains() {
         .await
         .expect("the server ends")
         .expect("without a panic");
+}
+
+#[tokio::test]
+async fn a_client_that_storms_is_told_to_come_later() {
+    let rate = |burst| Rate {
+        per_second: 1,
+        burst,
+    };
+    let mut running = Running::behind(Gate::new(rate(100), rate(2))).await;
+    running.index(|index| index.apply(object::<Service>(service("10.0.0.1"))));
+    let storm = r#"{"ns":"ns","pod":"storm"}"#;
+    let mut open = running.get(WEB, storm).await.expect("a stream");
+    assert!(running.profile(WEB, storm).await.is_ok());
+    let refused = running.get(WEB, storm).await.expect_err("too many");
+    assert_eq!(refused.code(), Code::Unavailable);
+    let pause = refused.metadata().get("grpc-retry-pushback-ms");
+    let pause = pause.and_then(|it| it.to_str().ok()?.parse::<u64>().ok());
+    assert!(
+        pause.is_some_and(|it| (1..=1000).contains(&it)),
+        "{pause:?}"
+    );
+    // Others are served, and so are the streams that are open.
+    assert!(
+        running
+            .get(WEB, r#"{"ns":"ns","pod":"calm"}"#)
+            .await
+            .is_ok()
+    );
+    next(&mut open).await;
+    running.index(|index| {
+        index.apply(object::<Pod>(pod("a", "10.1.0.1")));
+        index.apply(object::<EndpointSlice>(slice(
+            "web-1",
+            &[to_pod("a", "10.1.0.1")],
+        )));
+    });
+    next(&mut open).await;
 }
 
 #[tokio::test]

@@ -1,19 +1,14 @@
 //! The flags of `linkerd-controller identity`, named as Linkerd names them.
 
-use std::{
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::PathBuf,
-    str::FromStr,
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::ensure;
 use linkerd_core::{
     duration,
     identity::{is_dns_label, is_dns_subdomain},
 };
+use linkerd_runtime::listen::ListenAddr;
 use linkerd_tls::Validity;
-use tokio::net::TcpListener;
 
 use crate::{authority::Files, certify::Config};
 
@@ -143,48 +138,6 @@ fn duration_or(flag: &'static str, value: &str, default: Duration) -> Duration {
     }
 }
 
-/// `:8080` for all addresses of both families, or a socket address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListenAddr {
-    address: Option<SocketAddr>,
-    port: u16,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an address: expected :PORT or IP:PORT")]
-pub struct InvalidAddr(String);
-
-impl ListenAddr {
-    /// Binds; without an address IPv6 first (which takes IPv4 too), else IPv4.
-    pub(crate) async fn bind(self) -> std::io::Result<TcpListener> {
-        match self.address {
-            Some(address) => TcpListener::bind(address).await,
-            None => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, self.port)).await {
-                Ok(listener) => Ok(listener),
-                Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, self.port)).await,
-            },
-        }
-    }
-}
-
-impl FromStr for ListenAddr {
-    type Err = InvalidAddr;
-
-    fn from_str(text: &str) -> Result<Self, InvalidAddr> {
-        if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
-            return Ok(Self {
-                address: None,
-                port,
-            });
-        }
-        let address: SocketAddr = text.parse().map_err(|_| InvalidAddr(text.to_owned()))?;
-        Ok(Self {
-            address: Some(address),
-            port: address.port(),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -263,31 +216,6 @@ mod tests {
             ],
         ] {
             assert!(parse(&bad).config().is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn addresses() {
-        for (text, want) in [
-            (
-                ":8080",
-                Some(ListenAddr {
-                    address: None,
-                    port: 8080,
-                }),
-            ),
-            (
-                "127.0.0.1:1",
-                Some(ListenAddr {
-                    address: Some(([127, 0, 0, 1], 1).into()),
-                    port: 1,
-                }),
-            ),
-            ("8080", None),
-            (":x", None),
-            ("localhost:1", None),
-        ] {
-            assert_eq!(text.parse().ok(), want, "{text}");
         }
     }
 }

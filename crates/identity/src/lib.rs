@@ -30,7 +30,7 @@ mod token;
 mod trust;
 
 pub use self::{
-    args::{Args, ListenAddr},
+    args::Args,
     authority::{Authority, Files, LiveAnchors, LoadError},
     certify::{Certifier, Config, Refusal, Request},
     limit::Limiter,

@@ -15,6 +15,7 @@ pub mod admission;
 pub mod crd;
 pub mod endpoint_slice;
 pub mod external_workload;
+pub mod intern;
 pub mod labels;
 pub mod lease;
 pub mod object;

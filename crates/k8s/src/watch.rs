@@ -8,7 +8,7 @@
 use std::{
     any::Any,
     borrow::Cow,
-    collections::{BTreeMap, HashSet},
+    collections::BTreeMap,
     fmt::{self, Debug},
     pin::pin,
     sync::Arc,
@@ -34,6 +34,8 @@ use metrics::KindMetrics;
 pub use metrics::Metrics;
 
 /// What a service keeps of a kind. Calls come from one task per kind, in the order of the watch.
+/// An object that cannot be read counts as absent, also when an older version of it could be:
+/// what is served is what a process that starts now would serve.
 pub trait Index<T>: Send {
     /// The object is new or has changed.
     fn apply(&mut self, object: Arc<T>);
@@ -43,9 +45,6 @@ pub trait Index<T>: Send {
 
     /// These are all objects there are; whatever else is known is gone.
     fn reset(&mut self, objects: Vec<Arc<T>>);
-
-    /// The object exists but cannot be read: what was known of it stays until the next reset.
-    fn invalid(&mut self, _key: &Key, _error: &str) {}
 }
 
 /// A kind that can be watched.
@@ -87,12 +86,10 @@ struct Watch<T> {
 /// feed it by hand.
 struct Feeder<T> {
     feeds: Vec<Feed<T>>,
-    metrics: KindMetrics,
+    metrics: Arc<KindMetrics>,
     block: Option<Block>,
     /// Objects of a list that has not ended yet.
     listing: Vec<Arc<T>>,
-    /// Names of what the indexes hold, to count them.
-    known: HashSet<Key>,
     absent: bool,
 }
 
@@ -168,7 +165,8 @@ impl Drop for Running {
 impl<T: Watched> Kind for Watch<T> {
     fn start(self: Box<Self>, client: Client, metrics: &Metrics, block: Block) -> JoinHandle<()> {
         let api = (self.api)(client);
-        let metrics = metrics.kind(T::kind(&()).as_ref(), plural::<T>());
+        let (version, kind) = (T::api_version(&()), T::kind(&()));
+        let metrics = metrics.kind(&version, &kind, plural::<T>());
         let feeder = Feeder::new(self.feeds, metrics, block);
         let span = info_span!("watch", kind = plural::<T>());
         linkerd_runtime::spawn("watch", run(api, feeder).instrument(span))
@@ -199,13 +197,12 @@ async fn run<T: Watched>(api: Api<Decoded<T>>, mut feeder: Feeder<T>) {
 // === impl Feeder ===
 
 impl<T: Watched> Feeder<T> {
-    fn new(feeds: Vec<Feed<T>>, metrics: KindMetrics, block: Block) -> Self {
+    fn new(feeds: Vec<Feed<T>>, metrics: Arc<KindMetrics>, block: Block) -> Self {
         Self {
             feeds,
             metrics,
             block: Some(block),
             listing: Vec::new(),
-            known: HashSet::new(),
             absent: false,
         }
     }
@@ -224,24 +221,29 @@ impl<T: Watched> Feeder<T> {
             }
             watcher::Event::Apply(decoded) => {
                 self.metrics.applied(decoded.written);
-                if let Some(object) = self.readable(decoded) {
-                    self.known.insert(Key::of(object.meta()));
-                    self.metrics.size(self.known.len());
-                    for feed in &self.feeds {
-                        feed.lock().apply(object.clone());
+                let key = Key::of(&decoded.metadata);
+                match self.readable(decoded) {
+                    Some(object) => {
+                        self.metrics.holds(key, true);
+                        for feed in &self.feeds {
+                            feed.lock().apply(object.clone());
+                        }
                     }
+                    None => self.delete(key),
                 }
             }
             watcher::Event::Delete(decoded) => {
                 self.metrics.deleted();
-                let key = Key::of(&decoded.metadata);
-                self.known.remove(&key);
-                self.metrics.size(self.known.len());
-                for feed in &self.feeds {
-                    feed.lock().delete(&key);
-                }
+                self.delete(Key::of(&decoded.metadata));
             }
         }
+    }
+
+    fn delete(&mut self, key: Key) {
+        for feed in &self.feeds {
+            feed.lock().delete(&key);
+        }
+        self.metrics.holds(key, false);
     }
 
     fn failure(&mut self, error: &watcher::Error) {
@@ -264,11 +266,8 @@ impl<T: Watched> Feeder<T> {
     fn reset(&mut self, objects: Vec<Arc<T>>) {
         debug!(objects = objects.len(), "Listed");
         self.metrics.listed();
-        self.known = objects
-            .iter()
-            .map(|object| Key::of(object.meta()))
-            .collect();
-        self.metrics.size(self.known.len());
+        let keys = objects.iter().map(|object| Key::of(object.meta()));
+        self.metrics.holds_only(keys);
         for feed in &self.feeds {
             feed.lock().reset(objects.clone());
         }
@@ -283,9 +282,6 @@ impl<T: Watched> Feeder<T> {
                 let key = Key::of(&decoded.metadata);
                 warn!("skipping invalid {} resource {key}: {error}", T::kind(&()));
                 self.metrics.invalid();
-                for feed in &self.feeds {
-                    feed.lock().invalid(&key, &error);
-                }
                 None
             }
         }
@@ -362,10 +358,6 @@ mod tests {
                 .collect();
             self.0.push(format!("reset {}", names.join(" ")));
         }
-
-        fn invalid(&mut self, key: &Key, _: &str) {
-            self.0.push(format!("invalid {key}"));
-        }
     }
 
     fn pod(name: &str) -> Decoded<Pod> {
@@ -386,7 +378,7 @@ mod tests {
         let metrics = Metrics::unregistered();
         let mut feeder = Feeder::<Pod>::new(
             vec![first.clone(), second.clone()],
-            metrics.kind("Pod", "pods"),
+            metrics.kind("v1", "Pod", "pods"),
             readiness.block("pods"),
         );
 
@@ -404,10 +396,10 @@ mod tests {
         feeder.event(Delete(unreadable("b")));
 
         let expected = [
-            "invalid ns/x",
             "reset ns/b",
             "apply ns/c",
-            "invalid ns/b",
+            // It cannot be read any more, and then it is gone.
+            "delete ns/b",
             "delete ns/b",
         ];
         assert_eq!(first.lock().0, expected);

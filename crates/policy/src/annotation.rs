@@ -2,8 +2,11 @@
 //!
 //! One grammar for Services, EgressNetworks and routes; who reads decides what a bad value means.
 
-use linkerd_core::policy::outbound::{
-    Backoff, FailureAccrual, GrpcConditions, Load, Retry, StatusRange, Timeouts,
+use linkerd_core::{
+    duration,
+    policy::outbound::{
+        Backoff, FailureAccrual, GrpcConditions, Load, Retry, StatusRange, Timeouts,
+    },
 };
 use linkerd_k8s::labels;
 use std::{collections::BTreeMap, time::Duration};
@@ -195,55 +198,8 @@ fn read<T>(
         .map_err(|reason| AnnotationError { name, reason })
 }
 
-/// Reads an integer with a unit, or a bare zero.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (magnitude, unit) = text.split_at(digits);
-    let magnitude: u64 = magnitude
-        .parse()
-        .map_err(|_| format!("invalid duration: {text:?}"))?;
-    let milliseconds = match unit {
-        "" if magnitude == 0 => 0,
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return Err(format!("invalid duration: {text:?}")),
-    };
-    let total = magnitude.checked_mul(milliseconds);
-    // Protobuf durations hold about ten thousand years; ours hold a hundred.
-    total
-        .filter(|total| *total <= 100 * 365 * 86_400_000)
-        .map(Duration::from_millis)
-        .ok_or_else(|| format!("duration out of range: {text:?}"))
-}
-
-/// Reads a duration of the Gateway API: up to four numbers with units, such as `1h30m`.
-pub fn gateway_duration(text: &str) -> Result<Duration, String> {
-    let invalid = || format!("invalid duration: {text:?}");
-    let mut rest = text;
-    let mut total = Duration::ZERO;
-    for _ in 0..4 {
-        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        if digits == 0 || digits > 5 {
-            return Err(invalid());
-        }
-        let (magnitude, after) = rest.split_at(digits);
-        let magnitude: u64 = magnitude.parse().map_err(|_| invalid())?;
-        let units = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
-        let (unit, milliseconds) = units
-            .into_iter()
-            .find(|(unit, _)| after.starts_with(unit))
-            .ok_or_else(invalid)?;
-        total += Duration::from_millis(magnitude * milliseconds);
-        rest = &after[unit.len()..];
-        if rest.is_empty() {
-            return Ok(total);
-        }
-    }
-    Err(invalid())
+fn duration(text: &str) -> Result<Duration, String> {
+    duration::parse_plain(text).map_err(|error| error.to_string())
 }
 
 fn status_ranges(text: &str) -> Result<Vec<StatusRange>, String> {

@@ -18,23 +18,27 @@ use linkerd_k8s::{
     lease::{Candidate, Leadership, Params},
     policy as k8s,
 };
+use linkerd_runtime::listen::ListenAddr;
 use parking_lot::Mutex;
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use crate::{cluster::Cluster, inbound::DefaultPolicy, index::Index};
 
-const LEASE: &str = "policy-controller-write";
+/// The lease under which statuses are written.
+pub const LEASE: &str = "policy-controller-write";
 const LEASE_DURATION: Duration = Duration::from_secs(30);
 
 /// Flags as users write them.
+// Without a group: whoever flattens these flags has others of the same name.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub struct Args {
     /// Address to serve policies on
     #[arg(long, default_value = "0.0.0.0:8090")]
-    pub grpc_addr: SocketAddr,
+    pub grpc_addr: ListenAddr,
     /// Address of the admission webhook
     #[arg(long, default_value = "0.0.0.0:443")]
-    pub server_addr: SocketAddr,
+    pub server_addr: ListenAddr,
     /// Private key of the admission webhook
     #[arg(long, default_value = "/var/run/linkerd/tls/tls.key")]
     pub server_tls_key: PathBuf,

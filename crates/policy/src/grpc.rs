@@ -4,26 +4,34 @@
 //! slow for and always ends with the newest. It ends, with OK, when the policy has to be looked up
 //! again or the process drains.
 
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, stream};
 use linkerd_api::proto::{
     inbound::inbound_server_policies_server::InboundServerPoliciesServer,
     outbound::outbound_policies_server::OutboundPoliciesServer,
 };
-use linkerd_runtime::{drain, ready::Readiness};
+use linkerd_runtime::{
+    drain,
+    gate::Gate,
+    metrics::grpc::{Call, Calls},
+    ready::Readiness,
+};
 use parking_lot::Mutex;
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::sync::watch;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::index::Index;
 
 mod convert;
 mod inbound;
-mod metrics;
 mod outbound;
 mod token;
 
-pub use self::{inbound::InboundPolicies, metrics::Metrics, outbound::OutboundPolicies};
+pub use self::{inbound::InboundPolicies, outbound::OutboundPolicies};
 
 type Reply<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -35,19 +43,39 @@ const FIRST_ANSWER: Duration = Duration::from_secs(2);
 pub struct Policies {
     index: Arc<Mutex<Index>>,
     drain: drain::Watch,
-    metrics: Metrics,
+    calls: Calls,
     ready: Readiness,
+    gate: Arc<Gate>,
 }
 
 impl Policies {
     /// Serves policies of an index until the drain starts.
-    pub fn new(index: Arc<Mutex<Index>>, drain: drain::Watch, metrics: Metrics) -> Self {
+    pub fn new(index: Arc<Mutex<Index>>, drain: drain::Watch, calls: Calls) -> Self {
         Self {
             index,
             drain,
-            metrics,
+            calls,
             ready: Readiness::new(),
+            gate: Arc::new(Gate::open()),
         }
+    }
+
+    /// Takes on new streams only as fast as the gate says.
+    #[must_use]
+    pub fn behind(self, gate: Gate) -> Self {
+        let gate = Arc::new(gate);
+        Self { gate, ..self }
+    }
+
+    /// Whether there is time for one more stream of this client now.
+    fn enter(&self, client: &str) -> Result<(), Status> {
+        self.gate.enter(client, Instant::now()).map_err(|too_many| {
+            let mut status = Status::unavailable(too_many.to_string());
+            let pause = u64::try_from(too_many.0.as_millis()).unwrap_or(u64::MAX);
+            let metadata = status.metadata_mut();
+            metadata.insert("grpc-retry-pushback-ms", pause.max(1).into());
+            status
+        })
     }
 
     /// Answers only once everything has been listed: an index that knows the pods but not yet
@@ -80,7 +108,7 @@ impl Policies {
         &self,
         policy: watch::Receiver<Arc<P>>,
         encode: fn(&P) -> W,
-        call: metrics::Call,
+        call: Call,
     ) -> Reply<W>
     where
         P: Send + Sync + 'static,
@@ -88,17 +116,27 @@ impl Policies {
     {
         let mut policy = policy;
         policy.mark_changed();
-        let updates = stream::unfold((policy, call), move |(mut policy, call)| async move {
-            if policy.changed().await.is_err() {
+        let state = (policy, call, self.drain.clone());
+        Box::pin(stream::unfold(state, move |state| async move {
+            let (mut policy, mut call, mut drain) = state;
+            let changed = tokio::select! {
+                changed = policy.changed() => changed.is_ok(),
+                () = drain.signaled() => false,
+            };
+            if !changed {
+                call.end(Code::Ok.into());
                 return None;
             }
             let current = policy.borrow_and_update().clone();
             call.sent();
-            Some((Ok(encode(&current)), (policy, call)))
-        });
-        let mut drain = self.drain.clone();
-        Box::pin(updates.take_until(Box::pin(async move { drain.signaled().await })))
+            Some((Ok(encode(&current)), (policy, call, drain)))
+        }))
     }
+}
+
+/// Remembers how a call that is refused ends.
+fn note<T>(call: &mut Call, result: Result<T, Status>) -> Result<T, Status> {
+    result.inspect_err(|status| call.end(status.code().into()))
 }
 
 #[cfg(test)]

@@ -255,15 +255,16 @@ fn probe_route(workload: &Workload, port: u16, cluster: &Cluster) -> Option<Http
         return None;
     }
     let paths = workload.probe_paths(port);
-    if paths.is_empty() {
-        return None;
-    }
-    let matches = paths.into_iter().map(|path| HttpMatch {
-        path: Some(PathMatch::Exact(path)),
+    let matches = paths.map(|path| HttpMatch {
+        path: Some(PathMatch::Exact(path.to_owned())),
         method: Some("GET".to_owned()),
         ..HttpMatch::default()
     });
-    let mut route = default_route(matches.collect());
+    let matches: Vec<_> = matches.collect();
+    if matches.is_empty() {
+        return None;
+    }
+    let mut route = default_route(matches);
     route.origin = Origin::Default("probe");
     route.authorizations = vec![Authorization {
         origin: Origin::Default("probe"),

@@ -12,7 +12,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use linkerd_core::policy::{inbound::Server, outbound::Policy};
-use linkerd_k8s::{Key, Watched};
+use linkerd_k8s::{Key, Watched, intern::Names};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
@@ -45,6 +45,7 @@ use crate::{
 pub struct Index {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) store: Store,
+    names: Names,
     inbound: BTreeMap<(WorkloadId, u16), watch::Sender<Arc<Server>>>,
     outbound: BTreeMap<(String, Lookup), OutboundWatch>,
     /// Raised when statuses may need to be written.
@@ -56,7 +57,7 @@ pub struct Index {
 #[derive(Debug)]
 struct OutboundWatch {
     target: Target,
-    /// Services the policy names as backends.
+    /// Services and EgressNetworks the policy names as backends.
     backends: BTreeSet<Key>,
     policy: watch::Sender<Arc<Policy>>,
 }
@@ -67,7 +68,11 @@ pub(crate) trait Stored: Watched {
     type Model: PartialEq;
 
     /// Reads an object; `None` if it is not for us.
-    fn read(object: &Arc<Self>, cluster: &Cluster) -> Result<Option<Self::Model>, String>;
+    fn read(
+        object: &Arc<Self>,
+        cluster: &Cluster,
+        names: &mut Names,
+    ) -> Result<Option<Self::Model>, String>;
     fn table(store: &mut Store) -> &mut Table<Self::Model>;
     /// Keeps joins up to date and says what the change touches.
     fn changed(
@@ -88,7 +93,7 @@ pub(crate) struct Dirty {
     namespaces: BTreeSet<String>,
     /// Outbound policies of these targets.
     parents: BTreeSet<ParentId>,
-    /// Outbound policies that name these Services.
+    /// Outbound policies that name these Services or EgressNetworks.
     backends: BTreeSet<Key>,
     /// Lookups of these addresses.
     addresses: BTreeSet<IpAddr>,
@@ -124,6 +129,7 @@ impl Index {
         Self {
             cluster: Arc::new(cluster),
             store: Store::default(),
+            names: Names::default(),
             inbound: BTreeMap::new(),
             outbound: BTreeMap::new(),
             status: watch::Sender::new(0),
@@ -332,10 +338,14 @@ impl<T: Stored> linkerd_k8s::Index<T> for Index {
     fn apply(&mut self, object: Arc<T>) {
         let key = Key::of(object.meta());
         let mut dirty = Dirty::default();
-        match T::read(&object, &self.cluster) {
+        match T::read(&object, &self.cluster, &mut self.names) {
             Ok(Some(model)) => self.put::<T>(&key, model, &mut dirty),
             Ok(None) => self.take::<T>(&key, &mut dirty),
-            Err(error) => skipped::<T>(&key, &error),
+            // An object that makes no sense is none, whatever it said before.
+            Err(error) => {
+                skipped::<T>(&key, &error);
+                self.take::<T>(&key, &mut dirty);
+            }
         }
         self.refresh(&dirty);
     }
@@ -351,16 +361,17 @@ impl<T: Stored> linkerd_k8s::Index<T> for Index {
         let mut gone: BTreeSet<Key> = T::table(&mut self.store).keys().into_iter().collect();
         for object in objects {
             let key = Key::of(object.meta());
-            match T::read(&object, &self.cluster) {
+            match T::read(&object, &self.cluster, &mut self.names) {
                 Ok(Some(model)) => {
                     gone.remove(&key);
                     self.put::<T>(&key, model, &mut dirty);
                 }
-                Ok(None) => {}
-                // The last version that could be read stays in force.
+                Ok(None) => {
+                    gone.insert(key);
+                }
                 Err(error) => {
-                    gone.remove(&key);
                     skipped::<T>(&key, &error);
+                    gone.insert(key);
                 }
             }
         }

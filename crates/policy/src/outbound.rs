@@ -52,7 +52,7 @@ pub(crate) enum Target {
     UndefinedPort,
 }
 
-/// A policy and the Services it names as backends, there or not.
+/// A policy and the objects it names as backends, there or not.
 pub(crate) struct Computed {
     pub(crate) policy: Policy,
     pub(crate) backends: BTreeSet<Key>,

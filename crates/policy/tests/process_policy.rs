@@ -14,12 +14,13 @@ use linkerd_api::proto::{
     },
 };
 use linkerd_k8s::{Index as _, Pod, Service, policy as k8s};
-use linkerd_policy::{
-    Cluster, Index,
-    grpc::{Metrics, Policies},
-    inbound::DefaultPolicy,
+use linkerd_policy::{Cluster, Index, grpc::Policies, inbound::DefaultPolicy};
+use linkerd_runtime::{
+    drain,
+    gate::{Gate, Rate},
+    metrics::grpc::Calls,
+    ready::Readiness,
 };
-use linkerd_runtime::{drain, ready::Readiness};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -51,7 +52,7 @@ fn cluster() -> Cluster {
 async fn start() -> Controller {
     let index = Arc::new(Mutex::new(Index::new(cluster())));
     let (signal, watch) = drain::channel();
-    let policies = Policies::new(index.clone(), watch, Metrics::unregistered());
+    let policies = Policies::new(index.clone(), watch, Calls::unregistered());
     let channel = serve(&policies).await;
     Controller {
         index,
@@ -402,7 +403,7 @@ async fn nothing_is_answered_before_everything_is_listed() {
     let (_signal, watch) = drain::channel();
     let ready = Readiness::new();
     let block = ready.block("servers");
-    let policies = Policies::new(index.clone(), watch, Metrics::unregistered()).when_ready(ready);
+    let policies = Policies::new(index.clone(), watch, Calls::unregistered()).when_ready(ready);
     let channel = serve(&policies).await;
     let mut client = InboundServerPoliciesClient::new(channel);
     let early = client
@@ -428,4 +429,25 @@ async fn nothing_is_answered_before_everything_is_listed() {
         .expect("found")
         .into_inner();
     assert_eq!(name(&server), "http", "what is answered is the whole truth");
+}
+
+#[tokio::test]
+async fn a_client_that_storms_is_told_to_come_later() {
+    let index = Arc::new(Mutex::new(Index::new(cluster())));
+    index.lock().apply(pod("web"));
+    index.lock().apply(pod("db"));
+    let (_signal, watch) = drain::channel();
+    let rate = |burst| Rate {
+        per_second: 1,
+        burst,
+    };
+    let policies = Policies::new(index.clone(), watch, Calls::unregistered())
+        .behind(Gate::new(rate(100), rate(1)));
+    let mut client = InboundServerPoliciesClient::new(serve(&policies).await);
+    assert!(client.watch_port(port_spec("web", 80)).await.is_ok());
+    let refused = client.watch_port(port_spec("web", 81)).await;
+    assert_eq!(refused.expect_err("too many").code(), Code::Unavailable);
+    assert!(client.watch_port(port_spec("db", 80)).await.is_ok());
+    // A single question is always answered.
+    assert!(client.get_port(port_spec("web", 81)).await.is_ok());
 }

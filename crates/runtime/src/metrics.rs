@@ -10,6 +10,7 @@ pub use prometheus_client::registry::Registry;
 
 use crate::version;
 
+pub mod grpc;
 mod process;
 
 /// Renders everything a scrape gets: the preludes in order, then the registry.

@@ -1,8 +1,10 @@
-//! Test-only: network namespaces, certificate authorities, echo servers, waiting for conditions.
+//! Test-only: network namespaces, certificate authorities, echo servers, an API server, waiting
+//! for conditions.
 //!
 //! Everything here cleans up when it is dropped, also while a test panics, and says what went
 //! wrong by panicking: a test has nobody else to tell.
 
+pub mod api_server;
 pub mod ca;
 pub mod control_plane;
 pub mod echo;

@@ -22,7 +22,7 @@ use linkerd_k8s::{
     CustomResourceDefinition, Watches, crd,
     watch::{Metrics, Running},
 };
-use linkerd_runtime::{drain, metrics::Registry, ready::Readiness};
+use linkerd_runtime::{drain, gate::Gate, metrics::Registry, ready::Readiness};
 use serde_json::json;
 use tokio::{net::TcpListener, time::timeout};
 use tonic::{Streaming, transport::Channel};
@@ -63,7 +63,7 @@ impl Replica {
         let served = ready.clone();
         linkerd_runtime::spawn("destination", async move {
             destination
-                .serve(listener, served, watch)
+                .serve(listener, served, watch, Gate::open())
                 .await
                 .expect("serves");
         });

@@ -37,10 +37,10 @@ use linkerd_policy::{
     Index,
     admission::{PolicyValidator, ServiceProfileValidator},
     args::{self, Args},
-    grpc::{Metrics, Policies},
+    grpc::Policies,
     status::{self, Writer},
 };
-use linkerd_runtime::{drain, ready::Readiness};
+use linkerd_runtime::{drain, metrics::grpc::Calls, ready::Readiness};
 use linkerd_testkit::{ca::Ca, wait_for, wait_for_some};
 use linkerd_tls::ServerFiles;
 use parking_lot::Mutex;
@@ -77,7 +77,7 @@ impl Replica {
         let watches = watches.start(client, &WatchMetrics::unregistered(), &ready);
         let (signal, watch) = drain::channel();
 
-        let policies = Policies::new(index.clone(), watch.clone(), Metrics::unregistered());
+        let policies = Policies::new(index.clone(), watch.clone(), Calls::unregistered());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let addr = listener.local_addr().expect("bound");
         let router = tonic::transport::Server::builder()

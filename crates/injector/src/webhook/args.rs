@@ -5,13 +5,14 @@ use anyhow::Context as _;
 use linkerd_k8s::{admission, kube::Client};
 use linkerd_runtime::{
     admin::{Admin, Flavor},
-    drain, log,
+    drain,
+    listen::ListenAddr,
+    log,
     metrics::{self, Exposition, Registry},
     ready::Readiness,
 };
 use linkerd_tls::ServerFiles;
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
-use tokio::net::TcpListener;
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 /// How often the certificate files are looked at.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -19,12 +20,12 @@ const REFRESH: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Address of the webhook
-    #[arg(long, default_value = "0.0.0.0:8443")]
-    pub addr: SocketAddr,
+    #[arg(long, default_value = ":8443")]
+    pub addr: ListenAddr,
 
     /// Address of the admin server
-    #[arg(long, default_value = "0.0.0.0:9995")]
-    pub metrics_addr: SocketAddr,
+    #[arg(long, default_value = ":9995")]
+    pub metrics_addr: ListenAddr,
 
     /// Namespace of the control plane
     #[arg(long, default_value = "linkerd")]
@@ -83,7 +84,9 @@ pub async fn run(
         Arc::new(Exposition::new(registry)),
     )
     .log_level(log);
-    let listener = TcpListener::bind(args.metrics_addr)
+    let listener = args
+        .metrics_addr
+        .bind()
         .await
         .context("cannot bind the admin server")?;
     let mut stop = drain.clone();
@@ -93,9 +96,7 @@ pub async fn run(
     );
 
     let tls = Arc::new(ServerFiles::load(args.tls_certs, args.tls_key)?);
-    let listener = TcpListener::bind(args.addr)
-        .await
-        .context("cannot bind the webhook")?;
+    let listener = args.addr.bind().await.context("cannot bind the webhook")?;
     tracing::info!(addr = %args.addr, "Injector webhook");
     block.release();
     let refresh = async {

@@ -1,15 +1,20 @@
 //! What the watches count: events, failures, unreadable objects, sizes and how old the news are.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, Weak},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
+use serde_json::{Value, json};
+
+use crate::object::Key;
 
 const LAG_BUCKETS: [f64; 11] = [
     0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0,
@@ -35,11 +40,18 @@ pub struct Metrics {
     invalid: Family<KindLabels, Counter>,
     sizes: BTreeMap<&'static str, Family<ClusterLabels, Gauge>>,
     lags: BTreeMap<&'static str, Family<ClusterLabels, Histogram>>,
+    /// The watches that run, for [`Metrics::diagnostics`].
+    running: Arc<Mutex<Vec<Weak<KindMetrics>>>>,
 }
 
 /// The part one watch holds.
 #[derive(Debug)]
 pub(super) struct KindMetrics {
+    cluster: String,
+    api_version: String,
+    kind: String,
+    /// Names of what the indexes hold.
+    known: Mutex<HashSet<Key>>,
     applied: Counter,
     deleted: Counter,
     listed: Counter,
@@ -114,7 +126,15 @@ impl Metrics {
                 .iter()
                 .map(|named| (named.0, Family::new_with_constructor(histogram)))
                 .collect(),
+            running: Arc::default(),
         }
+    }
+
+    /// Every watch that runs, with what it saw and, if asked for, what it holds.
+    pub fn diagnostics(&self, resources: bool) -> Value {
+        let running = self.running.lock();
+        let watches = running.iter().filter_map(Weak::upgrade);
+        watches.map(|watch| watch.diagnostics(resources)).collect()
     }
 
     /// The same families for a linked cluster.
@@ -125,7 +145,12 @@ impl Metrics {
         }
     }
 
-    pub(super) fn kind(&self, kind: &str, plural: &'static str) -> KindMetrics {
+    pub(super) fn kind(
+        &self,
+        api_version: &str,
+        kind: &str,
+        plural: &'static str,
+    ) -> Arc<KindMetrics> {
         let cluster = || ClusterLabels {
             cluster: self.cluster.clone(),
         };
@@ -141,7 +166,11 @@ impl Metrics {
             };
             self.events.get_or_create(&labels).clone()
         };
-        KindMetrics {
+        let watch = Arc::new(KindMetrics {
+            cluster: self.cluster.clone(),
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            known: Mutex::default(),
             applied: event("apply"),
             deleted: event("delete"),
             listed: event("list"),
@@ -154,7 +183,11 @@ impl Metrics {
                 || Histogram::new(LAG_BUCKETS),
                 |lags| lags.get_or_create(&cluster()).clone(),
             ),
-        }
+        });
+        let mut running = self.running.lock();
+        running.retain(|watch| watch.strong_count() > 0);
+        running.push(Arc::downgrade(&watch));
+        watch
     }
 }
 
@@ -181,8 +214,47 @@ impl KindMetrics {
         self.listed.inc();
     }
 
-    pub(super) fn size(&self, objects: usize) {
-        self.size.set(i64::try_from(objects).unwrap_or(i64::MAX));
+    /// The indexes hold the object now, or do not any more.
+    pub(super) fn holds(&self, key: Key, holds: bool) {
+        let mut known = self.known.lock();
+        if holds {
+            known.insert(key);
+        } else {
+            known.remove(&key);
+        }
+        self.size
+            .set(i64::try_from(known.len()).unwrap_or(i64::MAX));
+    }
+
+    /// The indexes hold these objects and no others.
+    pub(super) fn holds_only(&self, keys: impl Iterator<Item = Key>) {
+        let mut known = self.known.lock();
+        *known = keys.collect();
+        self.size
+            .set(i64::try_from(known.len()).unwrap_or(i64::MAX));
+    }
+
+    fn diagnostics(&self, resources: bool) -> Value {
+        let mut watch = json!({
+            "cluster": self.cluster,
+            "apiVersion": self.api_version,
+            "kind": self.kind,
+            "stats": {
+                "resets": self.listed.get(), "applies": self.applied.get(),
+                "deletes": self.deleted.get(), "errors": self.errors.get(),
+                "invalid": self.invalid.get(),
+            },
+        });
+        if resources {
+            let known = self.known.lock();
+            let mut keys: Vec<&Key> = known.iter().collect();
+            keys.sort();
+            watch["resources"] = keys
+                .into_iter()
+                .map(|key| json!({"namespace": key.namespace, "name": key.name}))
+                .collect();
+        }
+        watch
     }
 
     pub(super) fn failed(&self) {
@@ -204,9 +276,9 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         for (plural, _, _) in NAMED {
-            let kind = metrics.kind(plural, plural);
+            let kind = metrics.kind("v1", plural, plural);
             kind.applied(Some(0));
-            kind.size(3);
+            kind.holds_only(["a", "b", "c"].map(|name| Key::new("ns", name)).into_iter());
         }
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("encodes");

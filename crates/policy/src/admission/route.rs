@@ -1,5 +1,6 @@
 //! Rules of routes of all kinds.
 
+use linkerd_core::duration;
 use linkerd_k8s::policy::route::{
     BackendRef, ConnectionRule, Filter, GrpcRule, HttpRule, ParentRef, Spec, Timeouts,
 };
@@ -130,7 +131,7 @@ fn timeouts(limits: &Timeouts) -> Result<(), String> {
         if text.trim().starts_with('-') {
             return Err(format!("{what} timeout must not be negative"));
         }
-        let duration = annotation::gateway_duration(text).or_else(|_| annotation::duration(text));
+        let duration = duration::parse_gateway(text).or_else(|_| duration::parse_plain(text));
         duration
             .map(Some)
             .map_err(|error| format!("{what} timeout: {error}"))

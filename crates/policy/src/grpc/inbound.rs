@@ -11,13 +11,16 @@ use linkerd_core::policy::{
         Protocol, RateLimit, Server,
     },
 };
+use linkerd_runtime::metrics::grpc::Method;
 use std::collections::HashMap;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
-use super::{Policies, Reply, convert, token};
+use super::{Policies, Reply, convert, note, token};
 use crate::index::workload::WorkloadId;
 
 const SERVICE: &str = "io.linkerd.proxy.inbound.InboundServerPolicies";
+static GET_PORT: Method = Method::unary(SERVICE, "GetPort");
+static WATCH_PORT: Method = Method::server_stream(SERVICE, "WatchPort");
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -35,12 +38,13 @@ fn unknown() -> Status {
 #[tonic::async_trait]
 impl InboundServerPolicies for InboundPolicies {
     async fn get_port(&self, request: Request<PortSpec>) -> Result<Response<wire::Server>, Status> {
-        let mut call = self.0.metrics.call(SERVICE, "GetPort", false);
-        let (workload, port) = call.note(read(&request))?;
-        call.note(self.0.listed().await)?;
+        let mut call = self.0.calls.start(&GET_PORT);
+        let (workload, port) = note(&mut call, read(&request))?;
+        note(&mut call, self.0.listed().await)?;
         let server = self.0.index.lock().inbound_policy(&workload, port);
-        let server = call.note(server.ok_or_else(unknown))?;
+        let server = note(&mut call, server.ok_or_else(unknown))?;
         call.sent();
+        call.end(Code::Ok.into());
         Ok(Response::new(encode(&server)))
     }
 
@@ -50,11 +54,12 @@ impl InboundServerPolicies for InboundPolicies {
         &self,
         request: Request<PortSpec>,
     ) -> Result<Response<Self::WatchPortStream>, Status> {
-        let mut call = self.0.metrics.call(SERVICE, "WatchPort", true);
-        let (workload, port) = call.note(read(&request))?;
-        call.note(self.0.listed().await)?;
+        let mut call = self.0.calls.start(&WATCH_PORT);
+        note(&mut call, self.0.enter(&request.get_ref().workload))?;
+        let (workload, port) = note(&mut call, read(&request))?;
+        note(&mut call, self.0.listed().await)?;
         let server = self.0.index.lock().watch_inbound(workload, port);
-        let server = call.note(server.ok_or_else(unknown))?;
+        let server = note(&mut call, server.ok_or_else(unknown))?;
         Ok(Response::new(self.0.stream(server, encode, call)))
     }
 }

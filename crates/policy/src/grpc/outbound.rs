@@ -9,15 +9,18 @@ use linkerd_api::proto::{
 use linkerd_core::policy::outbound::{
     Backend, Backoff, Dispatch, FailureAccrual, Http, Load, Policy, Protocol,
 };
+use linkerd_runtime::metrics::grpc::Method;
 use std::{net::SocketAddr, time::Duration};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
-use super::{Policies, Reply, convert, token};
+use super::{Policies, Reply, convert, note, token};
 use crate::{cluster::Cluster, outbound::Lookup};
 
 mod route;
 
 const SERVICE: &str = "io.linkerd.proxy.outbound.OutboundPolicies";
+static GET: Method = Method::unary(SERVICE, "Get");
+static WATCH: Method = Method::server_stream(SERVICE, "Watch");
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -40,7 +43,7 @@ fn read(request: &Request<TrafficSpec>, cluster: &Cluster) -> Result<(String, Lo
             let ip: std::net::IpAddr = ip
                 .try_into()
                 .map_err(|_| Status::invalid_argument("failed to parse target addr"))?;
-            Lookup::Addr(SocketAddr::new(ip, port))
+            Lookup::Addr(SocketAddr::new(ip.to_canonical(), port))
         }
         Some(traffic_spec::Target::Authority(authority)) => service(authority, cluster)?,
     };
@@ -91,13 +94,14 @@ impl outbound_policies_server::OutboundPolicies for OutboundPolicies {
         &self,
         request: Request<TrafficSpec>,
     ) -> Result<Response<wire::OutboundPolicy>, Status> {
-        let mut call = self.0.metrics.call(SERVICE, "Get", false);
+        let mut call = self.0.calls.start(&GET);
         let cluster = self.0.index.lock().cluster.clone();
-        let (client, lookup) = call.note(read(&request, &cluster))?;
-        call.note(self.0.listed().await)?;
+        let (client, lookup) = note(&mut call, read(&request, &cluster))?;
+        note(&mut call, self.0.listed().await)?;
         let policy = self.0.index.lock().outbound_policy(&client, &lookup);
-        let policy = call.note(policy.ok_or_else(unknown))?;
+        let policy = note(&mut call, policy.ok_or_else(unknown))?;
         call.sent();
+        call.end(Code::Ok.into());
         Ok(Response::new(encode(&policy)))
     }
 
@@ -107,12 +111,13 @@ impl outbound_policies_server::OutboundPolicies for OutboundPolicies {
         &self,
         request: Request<TrafficSpec>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let mut call = self.0.metrics.call(SERVICE, "Watch", true);
+        let mut call = self.0.calls.start(&WATCH);
+        note(&mut call, self.0.enter(&request.get_ref().source_workload))?;
         let cluster = self.0.index.lock().cluster.clone();
-        let (client, lookup) = call.note(read(&request, &cluster))?;
-        call.note(self.0.listed().await)?;
+        let (client, lookup) = note(&mut call, read(&request, &cluster))?;
+        note(&mut call, self.0.listed().await)?;
         let policy = self.0.index.lock().watch_outbound(&client, lookup);
-        let policy = call.note(policy.ok_or_else(unknown))?;
+        let policy = note(&mut call, policy.ok_or_else(unknown))?;
         Ok(Response::new(self.0.stream(policy, encode, call)))
     }
 }

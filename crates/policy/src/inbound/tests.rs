@@ -178,16 +178,16 @@ fn protocols() {
 }
 
 #[test]
-fn an_unreadable_server_keeps_its_last_version() {
-    let mut world = World::new([pod("web"), server("s", json!({"proxyProtocol": "opaque"}))]);
-    world.apply(&server("s", json!({"proxyProtocol": "quic"})));
-    assert_eq!(world.inbound("web", 80).protocol, Protocol::Opaque);
-    world.reset(
-        &server("s", json!({})),
-        &[server("s", json!({"proxyProtocol": "quic"}))],
-    );
-    assert_eq!(world.inbound("web", 80).protocol, Protocol::Opaque);
-    world.reset(&server("s", json!({})), &[]);
+fn a_server_that_makes_no_sense_is_none() {
+    let good = server("s", json!({"proxyProtocol": "opaque"}));
+    let bad = server("s", json!({"proxyProtocol": "quic"}));
+    let mut world = World::new([pod("web"), good.clone()]);
+    assert_eq!(name(&world.inbound("web", 80)), "s");
+    world.apply(&bad);
+    assert_eq!(name(&world.inbound("web", 80)), "all-unauthenticated");
+    world.apply(&good);
+    assert_eq!(name(&world.inbound("web", 80)), "s");
+    world.reset(&good, &[bad]);
     assert_eq!(name(&world.inbound("web", 80)), "all-unauthenticated");
 }
 

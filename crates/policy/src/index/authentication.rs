@@ -1,7 +1,7 @@
 //! Authentications, read: identities and networks of clients.
 
 use linkerd_core::policy::inbound::{IdentityMatch, Network};
-use linkerd_k8s::{Key, policy as k8s};
+use linkerd_k8s::{Key, intern::Names, policy as k8s};
 use std::sync::Arc;
 
 use super::{Dirty, Store, Stored, Table, authorization::AuthenticationRef};
@@ -27,7 +27,11 @@ fn mark(store: &Store, reference: &AuthenticationRef, dirty: &mut Dirty) {
 impl Stored for k8s::MeshTLSAuthentication {
     type Model = MeshTls;
 
-    fn read(object: &Arc<Self>, cluster: &Cluster) -> Result<Option<MeshTls>, String> {
+    fn read(
+        object: &Arc<Self>,
+        cluster: &Cluster,
+        _: &mut Names,
+    ) -> Result<Option<MeshTls>, String> {
         let own = object.metadata.namespace.as_deref().unwrap_or_default();
         let mut identities: Vec<_> = object
             .spec
@@ -71,7 +75,7 @@ impl Stored for k8s::MeshTLSAuthentication {
 impl Stored for k8s::NetworkAuthentication {
     type Model = Networks;
 
-    fn read(object: &Arc<Self>, _: &Cluster) -> Result<Option<Networks>, String> {
+    fn read(object: &Arc<Self>, _: &Cluster, _: &mut Names) -> Result<Option<Networks>, String> {
         if object.spec.networks.is_empty() {
             return Err("no networks".to_owned());
         }

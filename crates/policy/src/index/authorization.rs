@@ -4,7 +4,7 @@ use linkerd_core::policy::{
     GATEWAY_GROUP, POLICY_GROUP,
     inbound::{Authentication, IdentityMatch, Network},
 };
-use linkerd_k8s::{Key, Selector, policy as k8s};
+use linkerd_k8s::{Key, Selector, intern::Names, policy as k8s};
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Dirty, Store, Stored, Table, route::RouteKind};
@@ -105,7 +105,11 @@ fn client_authentication(
 impl Stored for k8s::ServerAuthorization {
     type Model = ServerAuthorization;
 
-    fn read(object: &Arc<Self>, cluster: &Cluster) -> Result<Option<ServerAuthorization>, String> {
+    fn read(
+        object: &Arc<Self>,
+        cluster: &Cluster,
+        _: &mut Names,
+    ) -> Result<Option<ServerAuthorization>, String> {
         let k8s::ServerAuthorizationSpec { server, client } = &object.spec;
         let servers = match (&server.name, &server.selector) {
             (Some(name), _) => Servers::Name(name.clone()),
@@ -162,7 +166,11 @@ pub(crate) fn target(reference: &k8s::LocalRef) -> Option<Target> {
 impl Stored for k8s::AuthorizationPolicy {
     type Model = AuthorizationPolicy;
 
-    fn read(object: &Arc<Self>, cluster: &Cluster) -> Result<Option<AuthorizationPolicy>, String> {
+    fn read(
+        object: &Arc<Self>,
+        cluster: &Cluster,
+        _: &mut Names,
+    ) -> Result<Option<AuthorizationPolicy>, String> {
         let own = object.metadata.namespace.as_deref().unwrap_or_default();
         let reference = &object.spec.target_ref;
         let target = target(reference)

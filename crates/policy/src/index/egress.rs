@@ -1,7 +1,7 @@
 //! EgressNetworks, read: which addresses outside the cluster, and which network a client gets.
 
 use linkerd_core::policy::inbound::Network;
-use linkerd_k8s::{Key, policy as k8s};
+use linkerd_k8s::{Key, intern::Names, policy as k8s};
 use std::{net::IpAddr, sync::Arc};
 
 use super::{Created, Dirty, Store, Stored, Table, route::ParentId, service::Traffic};
@@ -79,7 +79,11 @@ impl Store {
 impl Stored for k8s::EgressNetwork {
     type Model = EgressNetwork;
 
-    fn read(object: &Arc<Self>, cluster: &Cluster) -> Result<Option<EgressNetwork>, String> {
+    fn read(
+        object: &Arc<Self>,
+        cluster: &Cluster,
+        _: &mut Names,
+    ) -> Result<Option<EgressNetwork>, String> {
         let none = Annotations::new();
         let annotations = object.metadata.annotations.as_ref().unwrap_or(&none);
         let networks = match &object.spec.networks {
@@ -117,5 +121,8 @@ impl Stored for k8s::EgressNetwork {
         }
         dirty.egress.insert(key.namespace.clone());
         dirty.parents.insert(ParentId::egress(key));
+        if old.is_some() != new.is_some() {
+            dirty.backends.insert(key.clone());
+        }
     }
 }

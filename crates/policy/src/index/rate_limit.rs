@@ -1,7 +1,7 @@
 //! Rate limits, read.
 
 use linkerd_core::policy::{POLICY_GROUP, inbound::RateOverride};
-use linkerd_k8s::{Key, policy as k8s};
+use linkerd_k8s::{Key, intern::Names, policy as k8s};
 use std::sync::Arc;
 
 use super::{Created, Dirty, Store, Stored, Table};
@@ -25,7 +25,11 @@ pub(crate) struct RateLimit {
 impl Stored for k8s::HTTPLocalRateLimitPolicy {
     type Model = RateLimit;
 
-    fn read(object: &Arc<Self>, cluster: &Cluster) -> Result<Option<RateLimit>, String> {
+    fn read(
+        object: &Arc<Self>,
+        cluster: &Cluster,
+        _: &mut Names,
+    ) -> Result<Option<RateLimit>, String> {
         let own = object.metadata.namespace.as_deref().unwrap_or_default();
         let spec = &object.spec;
         let overrides = spec.overrides.iter().flatten().map(|limit| {

@@ -1,7 +1,7 @@
 //! Servers, read: which ports of which workloads, and how they are spoken to.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use linkerd_k8s::{Key, Selector, policy as k8s};
+use linkerd_k8s::{Key, Selector, intern::Names, policy as k8s};
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
@@ -46,7 +46,7 @@ impl Server {
             Port::Number(number) => *number == port,
             Port::Name(name) => workload.has_port_named(name, port),
         };
-        self.kind == kind && port_matches && self.selector.matches(workload.labels())
+        self.kind == kind && port_matches && self.selector.matches_with(|key| workload.label(key))
     }
 }
 
@@ -68,7 +68,7 @@ impl ServerProtocol {
 impl Stored for k8s::Server {
     type Model = Server;
 
-    fn read(object: &Arc<Self>, _: &Cluster) -> Result<Option<Server>, String> {
+    fn read(object: &Arc<Self>, _: &Cluster, _: &mut Names) -> Result<Option<Server>, String> {
         let spec = &object.spec;
         let (kind, selector) = match (&spec.pod_selector, &spec.external_workload_selector) {
             (Some(selector), None) => (WorkloadKind::Pod, selector),

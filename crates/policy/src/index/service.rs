@@ -3,7 +3,7 @@
 use linkerd_core::policy::outbound::{
     FailureAccrual, GrpcConditions, Load, Retry, StatusRange, Timeouts,
 };
-use linkerd_k8s::{Key, PortSet, Service as Object, labels};
+use linkerd_k8s::{Key, PortSet, Service as Object, intern::Names, labels};
 use std::{collections::BTreeMap, fmt::Display, net::IpAddr, sync::Arc};
 
 use super::{Dirty, Store, Stored, Table, route::ParentId};
@@ -73,17 +73,8 @@ impl Traffic {
     pub(crate) fn read(annotations: &annotation::Annotations, cluster: &Cluster) -> Self {
         let opaque_ports = match annotations.get(labels::OPAQUE_PORTS) {
             None => cluster.default_opaque_ports.clone(),
-            Some(list) => PortSet::parse_named(
-                list,
-                |_| [],
-                |entry| {
-                    tracing::warn!(
-                        entry,
-                        "Ignoring a port of annotation {}",
-                        labels::OPAQUE_PORTS
-                    );
-                },
-            ),
+            // Numbers and ranges only: with anything else in it the list counts as empty.
+            Some(list) => lenient(list.parse()).unwrap_or_default(),
         };
         Self {
             opaque_ports,
@@ -103,7 +94,11 @@ fn lenient<T, E: Display>(read: Result<T, E>) -> Option<T> {
 impl Stored for Object {
     type Model = Service;
 
-    fn read(object: &Arc<Self>, cluster: &Cluster) -> Result<Option<Service>, String> {
+    fn read(
+        object: &Arc<Self>,
+        cluster: &Cluster,
+        _: &mut Names,
+    ) -> Result<Option<Service>, String> {
         let none = annotation::Annotations::new();
         let annotations = object.metadata.annotations.as_ref().unwrap_or(&none);
         let ports = object.spec.ports.iter().map(|port| {

@@ -8,7 +8,7 @@ use crate::{
 use linkerd_core::policy::{inbound::Server, outbound::Policy};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::watch;
 
 /// Objects that can be applied, several versions of each.
@@ -34,6 +34,7 @@ fn objects() -> Vec<Value> {
     let to_egress =
         json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out", "port": 443});
     let backend = |name: &str| json!([{"backendRefs": [{"name": name, "port": 80}]}]);
+    let to_network = |name: &str| json!([{"backendRefs": [{"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": name}]}]);
     let in_client = |object: Value| with(object, &[("/metadata/namespace", json!("client"))]);
     let limit = |rate: u32| {
         object(
@@ -121,7 +122,46 @@ fn objects() -> Vec<Value> {
             egress("all", json!({})),
             &[("/metadata/namespace", json!("linkerd-egress"))],
         ),
-        route("HTTPRoute", "eg", to_egress, json!([{}])),
+        route("HTTPRoute", "eg", to_egress.clone(), json!([{}])),
+        // Backends that may be there or not, and of a kind the parent may not want.
+        route("HTTPRoute", "out", to_service("web"), to_network("out")),
+        route("HTTPRoute", "eg", to_egress, to_network("other")),
+        egress("other", json!({"networks": [{"cidr": "2.0.0.0/8"}]})),
+        object(
+            "policy.linkerd.io/v1beta1",
+            "ServerAuthorization",
+            "z",
+            json!({"server": {"name": "s"}, "client": {"unauthenticated": true}}),
+        ),
+        object(
+            "policy.linkerd.io/v1alpha1",
+            "NetworkAuthentication",
+            "n",
+            json!({"networks": [{"cidr": "10.0.0.0/8"}]}),
+        ),
+        authz(
+            "b",
+            to_server("t"),
+            json!([{"group": "policy.linkerd.io", "kind": "NetworkAuthentication", "name": "n"}]),
+        ),
+        object(
+            "workload.linkerd.io/v1beta1",
+            "ExternalWorkload",
+            "vm",
+            json!({
+                "meshTLS": {"identity": "spiffe://td/vm", "serverName": "vm.td"},
+                "ports": [{"name": "http", "port": 80}], "workloadIPs": [{"ip": "192.0.2.1"}],
+            }),
+        ),
+        server(
+            "t",
+            json!({"podSelector": null, "externalWorkloadSelector": {}}),
+        ),
+        // Versions that make no sense.
+        server("s", json!({"proxyProtocol": "quic"})),
+        authz("a", json!({"kind": "Deployment", "name": "web"}), json!([])),
+        with(mesh("x"), &[("/spec/identities", json!([]))]),
+        egress("out", json!({"networks": [{"cidr": "nowhere"}]})),
     ]
 }
 
@@ -187,6 +227,8 @@ impl Clients {
                 self.inbound
                     .push(((WorkloadId::pod("shop", name), port), None));
             }
+            self.inbound
+                .push(((WorkloadId::external("shop", "vm"), 80), None));
             for client in ["client", "shop"] {
                 for addr in [
                     "10.1.0.1:80",
@@ -251,14 +293,35 @@ fn same_kind(a: &Value, b: &Value) -> bool {
     a["kind"] == b["kind"] && a["apiVersion"] == b["apiVersion"]
 }
 
+/// What tells objects apart.
+fn identity(object: &Value) -> [String; 4] {
+    let text = |pointer: &str| {
+        let text = object.pointer(pointer).and_then(Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    [
+        text("/apiVersion"),
+        text("/kind"),
+        text("/metadata/namespace"),
+        text("/metadata/name"),
+    ]
+}
+
 fn run(history: &[Step]) {
     let objects = objects();
     let mut world = World::new([]);
     let mut clients = Clients::default();
+    let mut last: BTreeMap<[String; 4], Value> = BTreeMap::new();
     for step in history {
         match step {
-            Step::Apply(which) => world.apply(&objects[*which]),
-            Step::Delete(which) => world.delete(&objects[*which]),
+            Step::Apply(which) => {
+                world.apply(&objects[*which]);
+                last.insert(identity(&objects[*which]), objects[*which].clone());
+            }
+            Step::Delete(which) => {
+                world.delete(&objects[*which]);
+                last.remove(&identity(&objects[*which]));
+            }
             Step::Relist(kind, list) => {
                 let kind = &objects[*kind];
                 let listed: Vec<_> = list
@@ -267,11 +330,36 @@ fn run(history: &[Step]) {
                     .filter(|object| same_kind(kind, object))
                     .collect();
                 world.reset(kind, &listed);
+                last.retain(|_, object| !same_kind(kind, object));
+                last.extend(listed.into_iter().map(|object| (identity(&object), object)));
             }
             Step::Subscribe => clients.subscribe(&mut world.index),
         }
         clients.check(&world.index);
     }
+    // Whatever happened, only what is there in the end counts: a process that starts now says
+    // the same.
+    let fresh = World::new(last.into_values());
+    clients.subscribe(&mut world.index);
+    for ((workload, port), _) in &clients.inbound {
+        assert_eq!(
+            world.index.inbound_policy(workload, *port),
+            fresh.index.inbound_policy(workload, *port),
+            "{workload:?}:{port}"
+        );
+    }
+    for ((client, lookup), _) in &clients.outbound {
+        assert_eq!(
+            world.index.outbound_policy(client, lookup),
+            fresh.index.outbound_policy(client, lookup),
+            "{client} {lookup:?}"
+        );
+    }
+    let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
+    assert_eq!(
+        world.index.status_patches(now),
+        fresh.index.status_patches(now)
+    );
 }
 
 proptest! {

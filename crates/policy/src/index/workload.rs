@@ -1,11 +1,12 @@
 //! Workloads with a proxy: pods of the mesh and external workloads.
 
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
-use linkerd_k8s::{ExternalWorkload, Key, Pod, PortSet, labels};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+use linkerd_k8s::{
+    ExternalWorkload, Key, Pod, PortSet,
+    intern::{Name, Names},
+    labels,
 };
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{Dirty, Store, Stored, Table};
 use crate::{cluster::Cluster, inbound::DefaultPolicy};
@@ -30,65 +31,75 @@ pub enum WorkloadKind {
     External,
 }
 
-/// A workload, shared with whoever else holds the object.
-#[derive(Clone, Debug)]
-pub(crate) enum Workload {
-    Pod(Arc<Pod>),
-    External(Arc<ExternalWorkload>),
+/// What policy reads of a workload. There are many of them, so that it is kept small.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Workload {
+    /// Sorted by key.
+    labels: Box<[(Name, Name)]>,
+    /// Declared TCP ports that have a name. An external workload has a name only once.
+    ports: Box<[(Name, u16)]>,
+    /// What the annotation says about ports no Server is for.
+    default_policy: Option<DefaultPolicy>,
+    require_identity: PortSet,
+    opaque: PortSet,
+    /// Ports and paths the kubelet probes, sorted.
+    probes: Box<[(u16, Name)]>,
 }
 
-static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
-
 impl Workload {
-    fn metadata(&self) -> &ObjectMeta {
-        match self {
-            Self::Pod(pod) => &pod.metadata,
-            Self::External(workload) => &workload.metadata,
+    fn read(
+        meta: &ObjectMeta,
+        ports: Box<[(Name, u16)]>,
+        probes: Box<[(u16, Name)]>,
+        names: &mut Names,
+    ) -> Self {
+        let annotation = |name: &str| meta.annotations.as_ref()?.get(name).map(String::as_str);
+        let default_policy = annotation(labels::DEFAULT_INBOUND_POLICY).and_then(|name| {
+            name.parse()
+                .inspect_err(|error| {
+                    tracing::warn!(%error, "Ignoring annotation {}", labels::DEFAULT_INBOUND_POLICY);
+                })
+                .ok()
+        });
+        let listed = |name: &'static str| {
+            let named = |entry: &str| {
+                let same = ports.iter().filter(|(port, _)| **port == *entry);
+                same.map(|(_, number)| *number).collect::<Vec<_>>()
+            };
+            PortSet::parse_named(annotation(name).unwrap_or_default(), named, |entry| {
+                tracing::warn!(entry, "Ignoring a port of annotation {name}");
+            })
+        };
+        Self {
+            require_identity: listed(labels::REQUIRE_IDENTITY_ON_INBOUND_PORTS),
+            opaque: listed(labels::OPAQUE_PORTS),
+            default_policy,
+            labels: meta
+                .labels
+                .iter()
+                .flatten()
+                .map(|(key, value)| (names.get(key), names.get(value)))
+                .collect(),
+            ports,
+            probes,
         }
     }
 
-    pub(crate) fn labels(&self) -> &BTreeMap<String, String> {
-        self.metadata().labels.as_ref().unwrap_or(&NO_LABELS)
+    pub(crate) fn label(&self, key: &str) -> Option<&str> {
+        let at = self.labels.binary_search_by(|(name, _)| (**name).cmp(key));
+        at.ok().map(|at| &*self.labels[at].1)
     }
 
-    fn annotation(&self, name: &str) -> Option<&str> {
-        self.metadata()
-            .annotations
-            .as_ref()?
-            .get(name)
-            .map(String::as_str)
-    }
-
-    /// Ports that have the name. A pod may have several, an external workload has at most one.
+    /// Whether the port has the name. Several ports of a pod may.
     pub(crate) fn has_port_named(&self, name: &str, port: u16) -> bool {
-        match self {
-            Self::Pod(pod) => pod.container_ports().any(|declared| {
-                declared.name.as_deref() == Some(name)
-                    && declared.container_port == port
-                    && is_tcp(declared.protocol.as_deref())
-            }),
-            Self::External(workload) => {
-                let named = workload
-                    .spec
-                    .ports
-                    .iter()
-                    .flatten()
-                    .find(|declared| declared.name.as_deref() == Some(name));
-                named.is_some_and(|declared| declared.port == port)
-            }
-        }
+        let mut ports = self.ports.iter();
+        ports.any(|(named, number)| **named == *name && *number == port)
     }
 
     /// The policy of a port no Server is for.
     pub(crate) fn default_policy(&self, port: u16, cluster: &Cluster) -> DefaultPolicy {
-        let annotated = self.annotation(labels::DEFAULT_INBOUND_POLICY).and_then(|name| {
-            name.parse().inspect_err(|error| tracing::warn!(%error, "Ignoring annotation {}", labels::DEFAULT_INBOUND_POLICY)).ok()
-        });
-        let policy: DefaultPolicy = annotated.unwrap_or(cluster.default_policy);
-        if self
-            .ports_annotation(labels::REQUIRE_IDENTITY_ON_INBOUND_PORTS)
-            .contains(port)
-        {
+        let policy = self.default_policy.unwrap_or(cluster.default_policy);
+        if self.require_identity.contains(port) {
             return policy.authenticated();
         }
         policy
@@ -96,96 +107,76 @@ impl Workload {
 
     /// Whether a port no Server is for is opaque.
     pub(crate) fn is_opaque(&self, port: u16) -> bool {
-        self.ports_annotation(labels::OPAQUE_PORTS).contains(port)
-    }
-
-    fn ports_annotation(&self, name: &str) -> PortSet {
-        let Some(list) = self.annotation(name) else {
-            return PortSet::default();
-        };
-        let named = |entry: &str| match self {
-            Self::Pod(pod) => pod
-                .container_ports()
-                .filter(|declared| declared.name.as_deref() == Some(entry))
-                .map(|declared| declared.container_port)
-                .collect::<Vec<_>>(),
-            Self::External(_) => Vec::new(),
-        };
-        PortSet::parse_named(list, named, |entry| {
-            tracing::warn!(entry, "Ignoring a port of annotation {name}")
-        })
+        self.opaque.contains(port)
     }
 
     /// Paths the kubelet probes on the port.
-    pub(crate) fn probe_paths(&self, port: u16) -> BTreeSet<String> {
-        let Self::Pod(pod) = self else {
-            return BTreeSet::new();
-        };
-        let mut paths = BTreeSet::new();
-        for container in pod.all_containers() {
-            let probes = [
-                &container.liveness_probe,
-                &container.readiness_probe,
-                &container.startup_probe,
-            ];
-            for get in probes
-                .into_iter()
-                .flatten()
-                .filter_map(|probe| probe.http_get.as_ref())
-            {
-                let probed = match &get.port {
-                    IntOrString::Int(number) => u16::try_from(*number).ok(),
-                    IntOrString::String(name) => container
-                        .ports
-                        .iter()
-                        .find(|declared| {
-                            declared.name.as_deref() == Some(name)
-                                && is_tcp(declared.protocol.as_deref())
-                        })
-                        .map(|declared| declared.container_port),
-                };
-                if probed == Some(port) {
-                    let path = get.path.as_deref().unwrap_or("/");
-                    let path = path.split_once('?').map_or(path, |(path, _)| path);
-                    paths.insert(if path.is_empty() {
-                        "/".to_owned()
-                    } else {
-                        path.to_owned()
-                    });
-                }
-            }
-        }
-        paths
+    pub(crate) fn probe_paths(&self, port: u16) -> impl Iterator<Item = &str> {
+        let probes = self
+            .probes
+            .iter()
+            .filter(move |(probed, _)| *probed == port);
+        probes.map(|(_, path)| &**path)
     }
+}
+
+/// Ports and paths of a pod that the kubelet asks over HTTP.
+fn probes(pod: &Pod, names: &mut Names) -> Box<[(u16, Name)]> {
+    let mut found = BTreeSet::new();
+    for container in pod.all_containers() {
+        let probes = [
+            &container.liveness_probe,
+            &container.readiness_probe,
+            &container.startup_probe,
+        ];
+        let probes = probes.into_iter().flatten();
+        for get in probes.filter_map(|probe| probe.http_get.as_ref()) {
+            let port = match &get.port {
+                IntOrString::Int(number) => u16::try_from(*number).ok(),
+                IntOrString::String(name) => container
+                    .ports
+                    .iter()
+                    .find(|port| {
+                        port.name.as_deref() == Some(name) && is_tcp(port.protocol.as_deref())
+                    })
+                    .map(|port| port.container_port),
+            };
+            let path = get.path.as_deref().unwrap_or("/");
+            let path = path.split_once('?').map_or(path, |(path, _)| path);
+            let path = if path.is_empty() { "/" } else { path };
+            found.extend(port.map(|port| (port, names.get(path))));
+        }
+    }
+    found.into_iter().collect()
 }
 
 fn is_tcp(protocol: Option<&str>) -> bool {
     protocol.is_none_or(|protocol| protocol == "TCP")
 }
 
-/// Equal if nothing that policy reads differs.
-impl PartialEq for Workload {
-    fn eq(&self, other: &Self) -> bool {
-        let (mine, theirs) = (self.metadata(), other.metadata());
-        let same_spec = match (self, other) {
-            (Self::Pod(a), Self::Pod(b)) => a.spec == b.spec,
-            (Self::External(a), Self::External(b)) => a.spec == b.spec,
-            _ => false,
-        };
-        mine.labels == theirs.labels && mine.annotations == theirs.annotations && same_spec
-    }
-}
-
 impl Stored for Pod {
     type Model = Workload;
 
-    fn read(object: &Arc<Self>, _: &Cluster) -> Result<Option<Workload>, String> {
+    fn read(
+        object: &Arc<Self>,
+        _: &Cluster,
+        names: &mut Names,
+    ) -> Result<Option<Workload>, String> {
         let meshed = object
             .metadata
             .labels
             .as_ref()
             .is_some_and(|labels| labels.contains_key(labels::CONTROL_PLANE_NS));
-        Ok(meshed.then(|| Workload::Pod(object.clone())))
+        if !meshed {
+            return Ok(None);
+        }
+        let tcp = object.container_ports();
+        let tcp = tcp.filter(|port| is_tcp(port.protocol.as_deref()));
+        let ports =
+            tcp.filter_map(|port| Some((names.get(port.name.as_ref()?), port.container_port)));
+        let ports = ports.collect();
+        let probes = probes(object, names);
+        Ok(Some(Workload::read(&object.metadata, ports, probes, names)))
     }
 
     fn table(store: &mut Store) -> &mut Table<Workload> {
@@ -208,8 +199,27 @@ impl Stored for Pod {
 impl Stored for ExternalWorkload {
     type Model = Workload;
 
-    fn read(object: &Arc<Self>, _: &Cluster) -> Result<Option<Workload>, String> {
-        Ok(Some(Workload::External(object.clone())))
+    fn read(
+        object: &Arc<Self>,
+        _: &Cluster,
+        names: &mut Names,
+    ) -> Result<Option<Workload>, String> {
+        let mut ports: Vec<(Name, u16)> = Vec::new();
+        for port in object.spec.ports.iter().flatten() {
+            // A name stands for the first port that has it.
+            if let Some(name) = port.name.as_ref().map(|name| names.get(name))
+                && !ports.iter().any(|(known, _)| *known == name)
+            {
+                ports.push((name, port.port));
+            }
+        }
+        let none = Box::default();
+        Ok(Some(Workload::read(
+            &object.metadata,
+            ports.into(),
+            none,
+            names,
+        )))
     }
 
     fn table(store: &mut Store) -> &mut Table<Workload> {

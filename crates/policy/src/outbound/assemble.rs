@@ -31,7 +31,7 @@ struct Scene<'s> {
     service: Option<&'s Service>,
     egress: Option<&'s EgressNetwork>,
     traffic: Traffic,
-    /// Services named as backends so far.
+    /// Services and EgressNetworks named as backends so far.
     backends: RefCell<BTreeSet<Key>>,
 }
 
@@ -444,6 +444,7 @@ impl Scene<'_> {
     }
 
     fn egress_dispatch(&self, key: &Key) -> Result<Dispatch, String> {
+        self.backends.borrow_mut().insert(key.clone());
         if !self
             .store
             .egress_networks

@@ -399,6 +399,18 @@ fn protocols() {
         "detect",
         "the annotation replaces the defaults"
     );
+    for (case, list) in [("a name", "80,http"), ("no port", "80,99999")] {
+        let annotations = json!({"config.linkerd.io/opaque-ports": list});
+        let web = with(
+            service("web", "10.1.0.1"),
+            &[("/metadata/annotations", annotations)],
+        );
+        for port in [80, 3306] {
+            let policy = World::new([web.clone()]).outbound("client", &format!("10.1.0.1:{port}"));
+            let policy = policy.expect("found");
+            assert_eq!(kind(&policy), "detect", "{case}: the whole list is none");
+        }
+    }
 }
 
 #[test]

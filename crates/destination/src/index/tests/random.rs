@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use linkerd_api::proto::destination as pb;
-use linkerd_k8s::{EndpointSlice, Index as _, Node, Pod, ReplicaSet, Service, policy::Server};
+use linkerd_k8s::{
+    EndpointSlice, ExternalWorkload, Index as _, Node, Pod, ReplicaSet, Service, policy::Server,
+};
 use proptest::prelude::*;
 use prost::Message;
 use serde_json::{Value, json};
@@ -18,7 +20,7 @@ use crate::{
     stream::{AtAddress, Next, ProfileStream},
 };
 
-const KINDS: [&str; 7] = [
+const KINDS: [&str; 8] = [
     "Pod",
     "Service",
     "EndpointSlice",
@@ -26,6 +28,7 @@ const KINDS: [&str; 7] = [
     "ReplicaSet",
     "Node",
     "ServiceProfile",
+    "ExternalWorkload",
 ];
 
 /// One thing that happens. Numbers choose among a few names and shapes, so that histories collide.
@@ -117,7 +120,11 @@ fn make(kind: &str, name: u8, shape: u8) -> Value {
             for n in 0..4u8 {
                 if bit(n) {
                     let ip = format!("10.1.0.{}", if bit(4) { n } else { n + 10 });
-                    let mut endpoint = to_pod(&format!("p{n}"), &ip);
+                    let mut endpoint = if n == 3 {
+                        to_external("x3", "10.2.0.3")
+                    } else {
+                        to_pod(&format!("p{n}"), &ip)
+                    };
                     if bit(5) {
                         let zone = if n % 2 == 0 { "east" } else { "west" };
                         endpoint = with(
@@ -168,6 +175,23 @@ fn make(kind: &str, name: u8, shape: u8) -> Value {
             json!({"metadata": {"namespace": "ns", "name": id},
                 "spec": {"routes": [{"name": "r", "condition": condition}]}})
         }
+        "ExternalWorkload" => {
+            let ip = format!("10.2.0.{}", if bit(0) { name } else { name + 10 });
+            let mut object = external_workload(&format!("x{name}"), &ip);
+            if bit(1) {
+                object = with(
+                    object,
+                    json!({"spec": {"meshTLS": {"identity": "spiffe://td/other", "serverName": "other.td"}}}),
+                );
+            }
+            if bit(2) {
+                object = with(
+                    object,
+                    json!({"metadata": {"annotations": {"config.linkerd.io/opaque-ports": "8080"}}}),
+                );
+            }
+            object
+        }
         other => panic!("{other}"),
     }
 }
@@ -214,6 +238,7 @@ fn reset(world: &World, kind: &str, objects: Vec<Value>) {
         "ReplicaSet" => index.reset(all::<ReplicaSet>(objects)),
         "Node" => index.reset(all::<Node>(objects)),
         "ServiceProfile" => index.reset(all::<linkerd_k8s::ServiceProfile>(objects)),
+        "ExternalWorkload" => index.reset(all::<ExternalWorkload>(objects)),
         other => panic!("{other}"),
     }
 }
@@ -301,7 +326,7 @@ proptest! {
     #[test]
     fn a_followed_profile_equals_a_fresh_one(steps in prop::collection::vec(step(), 1..60)) {
         let world = World::new();
-        let asked = [None, Some("10.1.0.1"), Some("10.1.0.12"), Some("10.0.0.1")];
+        let asked = [None, Some("10.1.0.1"), Some("10.2.0.13"), Some("10.0.0.1"), Some("10.1.0.12"), Some("10.2.0.3")];
         let mut clients = asked.map(ProfileClient::new);
         for step in &steps {
             match step {

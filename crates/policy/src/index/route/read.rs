@@ -1,9 +1,13 @@
 //! Reads route objects into the index: one implementation for all kinds, given how each kind's
 //! rules are read.
 
-use linkerd_core::policy::{HostMatch, POLICY_GROUP};
+use linkerd_core::{
+    duration,
+    policy::{HostMatch, POLICY_GROUP},
+};
 use linkerd_k8s::{
     Key,
+    intern::Names,
     policy::route::{self as k8s, Kind},
 };
 use std::sync::Arc;
@@ -13,7 +17,7 @@ use super::{
     RouteId, RouteKind, Rule,
 };
 use crate::{
-    annotation::{self, AnnotationError, Annotations},
+    annotation::{AnnotationError, Annotations},
     cluster::Cluster,
     index::{Created, Dirty, Store, Stored, Table},
     rule::{self, RuleError},
@@ -157,11 +161,11 @@ fn http_rule(source: &k8s::HttpRule, namespace: &str) -> Rule<Http> {
         .as_ref()
         .and_then(|timeouts| timeouts.request.as_deref());
     let timeout = timeout.map(|text| {
-        annotation::gateway_duration(text)
-            .or_else(|_| annotation::duration(text))
-            .map_err(|reason| RuleError::Invalid {
+        duration::parse_gateway(text)
+            .or_else(|_| duration::parse_plain(text))
+            .map_err(|error| RuleError::Invalid {
                 what: "request timeout",
-                reason,
+                reason: error.to_string(),
             })
     });
     Rule {
@@ -238,7 +242,7 @@ impl BackendTarget {
 impl<K: ReadRoute> Stored for k8s::Route<K> {
     type Model = Route<K::Flavor>;
 
-    fn read(object: &Arc<Self>, _: &Cluster) -> Result<Option<Self::Model>, String> {
+    fn read(object: &Arc<Self>, _: &Cluster, _: &mut Names) -> Result<Option<Self::Model>, String> {
         let meta = &object.metadata;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let none = Annotations::new();
