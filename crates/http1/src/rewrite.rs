@@ -203,6 +203,17 @@ fn copy_lines(
     drop_named: &[&str],
     out: &mut BytesMut,
 ) {
+    // Names we know are found by their mark. What frames a message or says where it goes stays.
+    let drop = drop_named
+        .iter()
+        .map(|name| Name::of(name.as_bytes()))
+        .filter(|known| {
+            !matches!(
+                known,
+                Name::Other | Name::ContentLength | Name::TransferEncoding | Name::Host
+            )
+        })
+        .fold(drop, NameSet::with);
     let last_line = fields.head_end - 2;
     let Some(first) = fields.list.first() else {
         return;
