@@ -17,6 +17,8 @@ mod gomod;
 pub(crate) const KUBERNETES_VERSION: &str = "1.34.4";
 pub(crate) const COREDNS_VERSION: &str = "1.12.4";
 pub(crate) const HELM_VERSION: &str = "3.19.0";
+const H2SPEC_VERSION: &str = "2.2.1";
+const GRPC_VERSION: &str = "1.76.0";
 
 /// The oldest Go that the Kubernetes modules accept.
 const GO_NEEDED: (u32, u32) = (1, 24);
@@ -32,6 +34,7 @@ const KUBERNETES_PROGRAMS: [&str; 6] = [
 ];
 
 const KUBE_SOURCE: &str = include_str!("../assets/cluster/kube.go");
+const H2SPEC_MODULE: &str = include_str!("../assets/tools/h2spec.mod");
 const PAUSE_SOURCE: &str = include_str!("../assets/cluster/pause.c");
 
 #[derive(Debug, clap::Args)]
@@ -41,6 +44,9 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Tool {
+    GrpcInteropClient,
+    GrpcInteropServer,
+    H2spec,
     Helm,
     Kubectl,
 }
@@ -48,6 +54,9 @@ enum Tool {
 /// `cargo xtask tool NAME`: prints where a tool is, building it when it is not cached.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let path = match args.tool {
+        Tool::GrpcInteropClient => grpc_interop("grpc-interop-client", "client")?,
+        Tool::GrpcInteropServer => grpc_interop("grpc-interop-server", "server")?,
+        Tool::H2spec => h2spec()?,
         Tool::Helm => helm()?,
         Tool::Kubectl => kubectl()?,
     };
@@ -96,6 +105,36 @@ pub(crate) fn helm() -> Result<PathBuf> {
     let stamp = format!("-X helm.sh/helm/v3/internal/version.version=v{HELM_VERSION}");
     Product::new("helm", HELM_VERSION, &stamp)?.get(2000, "Helm (2 minutes, once)", |dir| {
         go_install(dir, "helm.sh/helm/v3/cmd/helm", HELM_VERSION, &stamp)
+    })
+}
+
+/// The HTTP/2 conformance suite; only tests need it. Its module is older than go.mod files, so ours
+/// names what it is built with.
+fn h2spec() -> Result<PathBuf> {
+    Product::new("h2spec", H2SPEC_VERSION, H2SPEC_MODULE)?.get(500, "h2spec (once)", |dir| {
+        let source = dir.join("source");
+        fs::create_dir_all(&source)?;
+        fs::write(source.join("go.mod"), H2SPEC_MODULE)?;
+        run_go(
+            program::command(go()?, ["build", "-mod=mod", "-trimpath", "-o"])
+                .arg(dir.join("h2spec"))
+                .arg("github.com/summerwind/h2spec/cmd/h2spec")
+                .env("CGO_ENABLED", "0")
+                .current_dir(&source),
+            "compiling",
+        )?;
+        fs::remove_dir_all(&source)?;
+        Ok(())
+    })
+}
+
+/// One side of gRPC's interoperability suite; only tests need it.
+fn grpc_interop(name: &'static str, side: &str) -> Result<PathBuf> {
+    Product::new(name, GRPC_VERSION, "1")?.get(1500, "a gRPC interop program (once)", |dir| {
+        let package = format!("google.golang.org/grpc/interop/{side}");
+        go_install(dir, &package, GRPC_VERSION, "")?;
+        fs::rename(dir.join(side), dir.join(name))?;
+        Ok(())
     })
 }
 

@@ -33,6 +33,7 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status};
 
 use crate::ca::{Ca, Validity};
+use crate::netns::Namespace;
 
 pub mod objects;
 
@@ -44,6 +45,16 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 pub struct ControlPlane {
     addr: SocketAddr,
     state: Arc<State>,
+    server: Option<Running>,
+    /// The same services on loopback of other namespaces.
+    elsewhere: Vec<Elsewhere>,
+}
+
+/// A listener in a namespace, and what runs there while the control plane does.
+#[derive(Debug)]
+struct Elsewhere {
+    netns: Arc<Namespace>,
+    addr: SocketAddr,
     server: Option<Running>,
 }
 
@@ -138,7 +149,20 @@ impl ControlPlane {
             addr,
             state,
             server: Some(server),
+            elsewhere: Vec::new(),
         }
+    }
+
+    /// Serves on loopback of a namespace, too; gives where.
+    pub fn listen_in(&mut self, netns: &Arc<Namespace>) -> SocketAddr {
+        let state = self.state.clone();
+        let (addr, server) = netns.run(|| serve(state, ([127, 0, 0, 1], 0).into()));
+        self.elsewhere.push(Elsewhere {
+            netns: netns.clone(),
+            addr,
+            server: Some(server),
+        });
+        addr
     }
 
     /// Where all services are.
@@ -204,8 +228,12 @@ impl ControlPlane {
 
     /// Stops listening and closes every connection.
     pub fn stop(&mut self) {
-        if let Some(server) = self.server.take() {
+        let others = self.elsewhere.iter_mut().map(|e| e.server.take());
+        let running: Vec<Running> = others.chain([self.server.take()]).flatten().collect();
+        if !running.is_empty() {
             self.cut_streams();
+        }
+        for server in running {
             let _ = server.stop.send(());
             let _ = server.thread.join();
         }
@@ -216,6 +244,11 @@ impl ControlPlane {
         self.stop();
         let (_, server) = serve(self.state.clone(), self.addr);
         self.server = Some(server);
+        for other in &mut self.elsewhere {
+            let (state, addr) = (self.state.clone(), other.addr);
+            let (_, server) = other.netns.run(|| serve(state, addr));
+            other.server = Some(server);
+        }
     }
 }
 

@@ -10,6 +10,8 @@ pub mod control_plane;
 pub mod echo;
 pub mod netns;
 pub mod port;
+mod tool;
 mod wait;
 
+pub use tool::tool;
 pub use wait::{wait_for, wait_for_async, wait_for_some, wait_for_some_async};

@@ -2,6 +2,7 @@
 //! IPv6 address, a default route, and all of them reaching each other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::{End, Namespace};
@@ -17,7 +18,7 @@ pub struct Lan {
 /// A namespace with one link, `eth0`.
 #[derive(Debug)]
 pub struct Pod {
-    pub netns: Namespace,
+    pub netns: Arc<Namespace>,
     pub ip4: Ipv4Addr,
     pub ip6: Ipv6Addr,
 }
@@ -49,7 +50,7 @@ impl Lan {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         assert!((2..=251).contains(&number), "a node has room for 250 pods");
         let pod = Pod {
-            netns: Namespace::new(name),
+            netns: Arc::new(Namespace::new(name)),
             ip4: ip4(number),
             ip6: ip6(number),
         };
