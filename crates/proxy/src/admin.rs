@@ -1,5 +1,7 @@
 //! The proxy's own admin answers, on top of what every daemon has: its environment and `/shutdown`.
 
+pub mod port;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -112,7 +114,8 @@ fn environment(
     response
 }
 
-fn put_json(out: &mut String, text: &str) {
+/// Writes a JSON string.
+pub(crate) fn put_json(out: &mut String, text: &str) {
     use std::fmt::Write;
     out.push('"');
     for c in text.chars() {

@@ -41,6 +41,7 @@ use crate::{
     identity_bootstrap::{Credentials, load_or_bootstrap, saved_anchors},
     inbound,
     metrics::Registry,
+    observe::{Observers, access, tap, trace},
     outbound,
     presence::Presence,
     socket::{self, OrigDst},
@@ -48,7 +49,6 @@ use crate::{
 };
 
 /// What tests replace.
-#[derive(Debug)]
 pub struct Seams {
     /// Original destination of outbound connections.
     pub outbound_dst: OrigDst,
@@ -62,6 +62,14 @@ pub struct Seams {
     pub log: Option<log::Handle>,
     /// Whom to leave after.
     pub application: Presence,
+    /// Where the access log goes, in place of standard error.
+    pub access_log: Option<Box<dyn io::Write + Send>>,
+}
+
+impl std::fmt::Debug for Seams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seams").finish_non_exhaustive()
+    }
 }
 
 impl Default for Seams {
@@ -73,6 +81,7 @@ impl Default for Seams {
             resolver: Resolver::default(),
             log: None,
             application: Presence::Unknown,
+            access_log: None,
         }
     }
 }
@@ -115,6 +124,8 @@ pub struct Running {
     pub inbound: SocketAddr,
     /// Admin listener.
     pub admin: SocketAddr,
+    /// Tap listener, if there is one.
+    pub tap: Option<SocketAddr>,
     /// Certificates.
     pub store: Arc<Store>,
     shutdown: mpsc::Sender<()>,
@@ -128,6 +139,7 @@ struct WorkerSeed {
     discovery: Discovery,
     store: Arc<Store>,
     registry: Arc<Registry>,
+    observers: Observers,
     outbound: Vec<std::net::TcpListener>,
     inbound: std::net::TcpListener,
     inbound_port: u16,
@@ -246,6 +258,34 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     let eager: Vec<_> = ports.map(|port| discovery.inbound(port)).collect();
 
     let (leave, leaving) = drain::channel();
+    let taps = config.tap.as_ref().map(bind_tap).transpose()?;
+    let (tracer, export) = match &config.control.trace {
+        Some(addr) => {
+            let (tracer, spans) = trace::Tracer::new();
+            let resource = trace::export::resource(&config.trace_resource);
+            let backoff = config.outbound.backoff;
+            let export = trace::export::run(spans, channel(addr)?, resource, backoff);
+            (Some(tracer), Some(export))
+        }
+        None => (None, None),
+    };
+    let observers = Observers {
+        taps: taps.as_ref().map(|(_, taps, _)| taps.clone()),
+        tracer,
+        access: match config.access_log {
+            Some(format) => {
+                let to = seams.access_log.unwrap_or_else(|| Box::new(io::stderr()));
+                Some(access::Log::start(format, to)?)
+            }
+            None => None,
+        },
+    };
+
+    let tap_addr = taps
+        .as_ref()
+        .map(|(listener, ..)| listener.local_addr())
+        .transpose()?;
+
     let (signal, watch) = drain::channel();
     let (shutdown, shutdown_asked) = mpsc::channel(1);
     let count = config.workers.count(available_cpus());
@@ -256,6 +296,7 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
             discovery: discovery.clone(),
             store: store.clone(),
             registry: registry.clone(),
+            observers: observers.clone(),
             outbound: again(&outbound, &outbound_addrs, config.outbound.backlog, index)?,
             inbound: again(
                 std::slice::from_ref(&inbound),
@@ -281,12 +322,19 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
 
     let readiness = Readiness::new();
     let certified = readiness.block("identity");
+    let gate_registry = registry.clone();
     let exposition =
         Exposition::new(open_metrics).prelude(move |out| registry.write(out, Instant::now()));
     let admin_shutdown = config.admin.shutdown_enabled.then(|| shutdown.clone());
     let admin = admin::build(readiness, Arc::new(exposition), seams.log, admin_shutdown);
     let grace = config.shutdown_grace;
     let application = seams.application;
+    let gate = admin::port::Gate {
+        store: store.clone(),
+        policy: discovery.inbound(admin_addr.port()),
+        registry: gate_registry,
+        addr: admin_addr,
+    };
     let admin_store = store.clone();
     let admin_thread = std::thread::Builder::new()
         .name("admin".into())
@@ -297,9 +345,14 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
                     tracing::error!("Admin listener cannot be used");
                     return;
                 };
-                linkerd_runtime::spawn_local("admin", async move {
-                    admin.serve(listener, std::future::pending()).await;
-                });
+                linkerd_runtime::spawn_local("admin", admin::port::serve(admin, listener, gate));
+                if let Some((listener, taps, identity)) = taps {
+                    let serve = serve_tap(listener, admin_store.clone(), taps, identity);
+                    linkerd_runtime::spawn_local("tap", serve);
+                }
+                if let Some(export) = export {
+                    linkerd_runtime::spawn_local("trace-export", export);
+                }
                 linkerd_runtime::spawn_local("identity", certification.run());
                 linkerd_runtime::spawn_local("readiness", async move {
                     identity::certified(&admin_store).await;
@@ -324,8 +377,8 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     for addr in &outbound_addrs {
         tracing::info!("Outbound interface on {addr}");
     }
-    match &config.tap {
-        Some(tap) => tracing::info!("Tap interface on {}", tap.listen),
+    match &tap_addr {
+        Some(addr) => tracing::info!("Tap interface on {addr}"),
         None => tracing::info!("Tap DISABLED"),
     }
     tracing::info!("SNI is {}", config.identity.server_name);
@@ -338,11 +391,31 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
         outbound: outbound_addrs,
         inbound: inbound_addr,
         admin: admin_addr,
+        tap: tap_addr,
         store,
         shutdown,
         admin_thread: Some(admin_thread),
         workers,
     })
+}
+
+type BoundTap = (std::net::TcpListener, Arc<tap::Taps>, String);
+
+fn bind_tap(config: &crate::config::Tap) -> Result<BoundTap, StartError> {
+    let listener = socket::bind(config.listen, None).map_err(|e| StartError::Bind("tap", e))?;
+    Ok((listener, Arc::default(), config.identity.clone()))
+}
+
+async fn serve_tap(
+    listener: std::net::TcpListener,
+    store: Arc<Store>,
+    taps: Arc<tap::Taps>,
+    identity: String,
+) {
+    match TcpListener::from_std(listener) {
+        Ok(listener) => tap::server::serve(listener, store, taps, identity).await,
+        Err(error) => tracing::error!(%error, "Tap listener cannot be used"),
+    }
 }
 
 /// The first worker takes the listeners as bound, the others bind the same addresses again.
@@ -498,6 +571,7 @@ async fn serve(seed: WorkerSeed) {
         discovery,
         store,
         registry,
+        observers,
         outbound,
         inbound,
         inbound_port,
@@ -517,6 +591,7 @@ async fn serve(seed: WorkerSeed) {
         discovery,
         store,
         registry,
+        observers,
         inbound_port,
         allow_loopback,
     );

@@ -36,6 +36,12 @@ pub struct Config {
     pub http2_client: Http2Windows,
     /// Worker threads wanted.
     pub workers: Workers,
+    /// How long an HTTP/1 head may take once it has begun.
+    pub head_timeout: Duration,
+    /// What traces say about this process.
+    pub trace_resource: Vec<(String, String)>,
+    /// Form of the access log, if there is one.
+    pub access_log: Option<AccessLog>,
     /// Identity that may tap and where the tap server listens.
     pub tap: Option<Tap>,
     /// Time after which a graceful shutdown becomes an exit.
@@ -311,6 +317,15 @@ impl Workers {
             .unwrap_or(1);
         wanted.max(self.min).clamp(1, available)
     }
+}
+
+/// Form of the access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessLog {
+    /// Apache's common log format.
+    Apache,
+    /// One object per line.
+    Json,
 }
 
 /// Tap server settings.

@@ -11,6 +11,7 @@ mod policy;
 pub mod spire;
 mod stream;
 pub mod trust;
+pub mod wire;
 
 pub use self::{
     client::Channel,

@@ -179,6 +179,8 @@ pub struct Pipe {
     /// Bytes at the front of the source's buffer that belong to the body and are not written yet.
     pending: usize,
     ended: bool,
+    /// Bytes taken from the source, chunk framing included.
+    carried: u64,
 }
 
 impl Pipe {
@@ -189,7 +191,13 @@ impl Pipe {
             edit,
             pending: 0,
             ended: false,
+            carried: 0,
         }
+    }
+
+    /// Bytes taken from the source so far; chunks count with their framing.
+    pub fn carried(&self) -> u64 {
+        self.carried
     }
 
     /// Whether every byte has been handed on.
@@ -212,6 +220,7 @@ impl Pipe {
             if self.edit == BodyEdit::Keep {
                 if self.pending == 0 {
                     self.pending = self.body.consume(&src.rbuf)?.take;
+                    self.carried += self.pending as u64;
                 }
                 let n = self.pending.min(GATHER);
                 dst.out().extend_from_slice(&src.rbuf[..n]);
@@ -224,6 +233,7 @@ impl Pipe {
                     BodyEdit::Chunked => put_chunk(dst.out(), data),
                     _ => dst.out().extend_from_slice(data),
                 }
+                self.carried += data.len() as u64;
                 src.rbuf.advance(step.take);
             }
         }
@@ -280,6 +290,7 @@ impl Pipe {
             }
             if self.edit == BodyEdit::Keep {
                 self.pending = self.body.consume(&src.rbuf)?.take;
+                self.carried += self.pending as u64;
             }
         }
     }

@@ -29,6 +29,7 @@ use crate::{
         http::{HttpMetrics, Outcome},
         route::RouteMetrics,
     },
+    observe::{self, Observed},
     policy::{
         client::{Retry, Timeouts},
         matching,
@@ -45,6 +46,9 @@ pub trait Direction {
     )]
     async fn route(&self, request: &impl matching::Request) -> Result<Routed, HttpError>;
 
+    /// Has a request observed, if anybody wants it.
+    fn observe(&self, request: &impl observe::Head) -> Observed;
+
     /// Whether this client may see what went wrong.
     fn informational(&self) -> bool;
 
@@ -53,6 +57,9 @@ pub trait Direction {
 
     /// Whether HTTP/2 requests marked as upgraded go out as HTTP/1.
     fn downgrades(&self) -> bool;
+
+    /// How long a head may take once it has begun.
+    fn head_timeout(&self) -> Duration;
 
     /// Drain of the worker.
     fn drain(&self) -> &Rc<Drain>;
@@ -105,6 +112,10 @@ pub struct Routed {
     pub routed: Instant,
     /// Series of the outbound route.
     pub route: Option<Rc<RouteMetrics>>,
+    /// How long the head of its answer may take once it has begun.
+    pub head_timeout: Duration,
+    /// Who watches it.
+    pub observed: Observed,
 }
 
 /// A backend on this worker.
@@ -135,6 +146,12 @@ impl Backend {
 }
 
 impl Routed {
+    /// Has the request watched from here on.
+    fn observe(&mut self, observed: &Observed) {
+        observed.propagate(&mut self.edits);
+        self.observed = observed.clone();
+    }
+
     /// The series of a request on its way.
     fn meter<'a>(&'a self, flight: &'a InFlight) -> &'a HttpMetrics {
         self.metrics
@@ -144,6 +161,7 @@ impl Routed {
 
     /// Counts a request that goes out.
     fn begin(&self, flight: &InFlight) {
+        self.observed.dispatched(&flight.endpoint);
         self.meter(flight).request();
         if let Some(route) = &self.route {
             route.request();
@@ -159,6 +177,7 @@ impl Routed {
             route.response(outcome, since(self.routed), since(flight.started));
         }
         flight.judged(outcome);
+        self.observed.ended(outcome);
     }
 
     /// The limits of try number `n`; the last one waits for headers as long as it takes.

@@ -52,7 +52,7 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted) {
         }
     };
     let detect_timeout = worker.config.outbound.detect_timeout;
-    let http = |version| OutboundHttp::new(&worker, &target, &policy, version);
+    let http = |version| OutboundHttp::new(&worker, &target, &policy, version, client);
     match &policy.policy.protocol {
         // In ingress mode requests are routed one by one, whatever the address says.
         _ if worker.config.outbound.ingress => {

@@ -19,6 +19,7 @@ use crate::{
     endpoint::Swept,
     inbound,
     metrics::Registry,
+    observe::Observers,
     outbound,
 };
 
@@ -33,6 +34,8 @@ pub struct Worker {
     pub store: Arc<Store>,
     /// Metrics.
     pub registry: Arc<Registry>,
+    /// Who wants to know about requests.
+    pub observers: Observers,
     /// Connections to peers.
     pub outbound_connector: Rc<Connector>,
     /// Connections to the application.
@@ -70,6 +73,7 @@ impl Worker {
         discovery: Discovery,
         store: Arc<Store>,
         registry: Arc<Registry>,
+        observers: Observers,
         inbound_port: u16,
         allow_loopback: bool,
     ) -> Rc<Self> {
@@ -105,6 +109,7 @@ impl Worker {
             discovery,
             store,
             registry,
+            observers,
             inbound_drain: Rc::default(),
             outbound_drain: Rc::default(),
             outbound: outbound::Cache::default(),

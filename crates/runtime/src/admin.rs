@@ -12,6 +12,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
 use crate::log;
@@ -123,6 +124,19 @@ impl Admin {
     /// Serves until `stop` ends. Requests being answered then are finished.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, stop: impl Future<Output = ()>) {
         serve::serve(self, listener, stop).await;
+    }
+
+    /// Serves one connection that somebody else accepted, HTTP/1 or HTTP/2. What `gate` answers, it
+    /// answers in our place.
+    pub async fn serve_io<IO>(
+        self: Arc<Self>,
+        io: IO,
+        peer: IpAddr,
+        gate: impl Fn(&Request<Bytes>) -> Option<Response<Bytes>> + Clone + Send + 'static,
+    ) where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        serve::either(self, io, peer, gate).await;
     }
 
     fn ready(&self) -> Response<Bytes> {

@@ -47,6 +47,8 @@ vars! {
     LOG = "LINKERD2_PROXY_LOG";
     /// Log format: `plain` or `json`.
     LOG_FORMAT = "LINKERD2_PROXY_LOG_FORMAT";
+    /// How long an HTTP/1 head may take once it has begun; default 30s.
+    HTTP1_HEAD_TIMEOUT = "LINKERD2_PROXY_HTTP1_HEAD_TIMEOUT";
     /// Access log of inbound HTTP: `apache` or `json`.
     ACCESS_LOG = "LINKERD2_PROXY_ACCESS_LOG";
     /// Enables `POST /shutdown`.

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
-    Addr, Admin, Backoff, Config, Control, ControlAddr, DefaultPolicy, Env, Http2Server,
+    AccessLog, Addr, Admin, Backoff, Config, Control, ControlAddr, DefaultPolicy, Env, Http2Server,
     Http2Windows, Identity, IdentitySource, Inbound, Outbound, Pool, Queue, SocketOptions,
     StreamLimits, Tap, Workers, env,
     value::{self, Malformed},
@@ -135,10 +135,71 @@ impl<'a> Reader<'a> {
             identity: identity?,
             http2_client,
             workers,
+            head_timeout: self.duration(env::HTTP1_HEAD_TIMEOUT, 30 * SECOND),
+            trace_resource: self.trace_resource(),
+            access_log: self.access_log(),
             tap,
             shutdown_grace,
             warnings: std::mem::take(&mut self.warnings),
         })
+    }
+
+    /// Later sources win: host, service name, labels of the pod, extra attributes, OpenTelemetry's own.
+    fn trace_resource(&mut self) -> Vec<(String, String)> {
+        let mut found: Vec<(String, String)> = Vec::new();
+        let mut put = |name: &str, value: &str| {
+            let (name, value) = (name.trim(), value.trim());
+            if !name.is_empty() {
+                found.retain(|(n, _)| n != name);
+                found.push((name.to_owned(), value.to_owned()));
+            }
+        };
+        if let Some(host) = self.text(env::HOSTNAME) {
+            put("host.name", &host);
+        }
+        if let Some(name) = self.text(env::TRACE_SERVICE_NAME) {
+            put("service.name", &name);
+        }
+        if let Some(path) = self.text(env::TRACE_ATTRIBUTES_PATH) {
+            match std::fs::read_to_string(&path) {
+                Ok(labels) => {
+                    for (name, value) in labels.lines().filter_map(|l| l.split_once('=')) {
+                        put(name, value.trim().trim_matches('"'));
+                    }
+                }
+                Err(error) => self
+                    .warnings
+                    .push(format!("{path} cannot be read: {error}")),
+            }
+        }
+        if let Some(extra) = self.text(env::TRACE_EXTRA_ATTRIBUTES) {
+            for (name, value) in extra.lines().filter_map(|l| l.split_once('=')) {
+                put(name, value);
+            }
+        }
+        if let Some(theirs) = self.text(env::OTEL_RESOURCE_ATTRIBUTES) {
+            for (name, value) in theirs.split(',').filter_map(|a| a.split_once('=')) {
+                put(name, value);
+            }
+        }
+        found
+    }
+
+    /// A form nobody knows only turns the access log off.
+    fn access_log(&mut self) -> Option<AccessLog> {
+        let name = self.get(env::ACCESS_LOG, |text| Ok(text.trim().to_owned()))?;
+        match name.as_str() {
+            "apache" => Some(AccessLog::Apache),
+            "json" => Some(AccessLog::Json),
+            "" => None,
+            _ => {
+                self.warnings.push(format!(
+                    "{}={name:?} is neither apache nor json: there is no access log",
+                    env::ACCESS_LOG
+                ));
+                None
+            }
+        }
     }
 
     fn outbound(&mut self, backoff: Backoff) -> Outbound {

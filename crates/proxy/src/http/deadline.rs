@@ -144,6 +144,20 @@ impl Deadlines {
     }
 }
 
+/// How long a head may take once its first byte is there. Nothing is armed while heads come whole.
+#[derive(Debug, Default)]
+pub(super) struct HeadTimer(Option<Pin<Box<Sleep>>>);
+
+impl HeadTimer {
+    /// Called when a head has begun and more of it must come; whether it took too long.
+    pub(super) fn poll_over(&mut self, cx: &mut Context<'_>, limit: Duration) -> bool {
+        let timer = self
+            .0
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        timer.as_mut().poll(cx).is_ready()
+    }
+}
+
 /// How far an exchange is, told by the exchange.
 #[derive(Debug, Default)]
 pub(super) struct Progress {

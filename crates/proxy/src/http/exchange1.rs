@@ -16,7 +16,7 @@ use linkerd_http1::{
 
 use super::{
     Routed,
-    deadline::{Progress, conclude, limited},
+    deadline::{HeadTimer, Progress, conclude, limited},
     edits::{drop_known, flatten},
     server1::{Facts, Failed, Next},
     stream::{Sink, Source},
@@ -67,6 +67,7 @@ pub(super) async fn from_http1(
     let mut response = ResponseHead::new();
     let mut body: Option<Pipe> = None;
     let mut plan: Option<ResponsePlan> = None;
+    let mut timer = HeadTimer::default();
     let limits = Limits::default();
     let endpoint = &flight.endpoint;
 
@@ -104,6 +105,11 @@ pub(super) async fn from_http1(
             match parsed {
                 Ok(Status::Complete) => {}
                 Ok(Status::Partial) => match server.poll_fill(cx) {
+                    Poll::Pending
+                        if !server.rbuf.is_empty() && timer.poll_over(cx, routed.head_timeout) =>
+                    {
+                        return Poll::Ready(Err(Failed::Answer(slow_head())));
+                    }
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(n)) if n > 0 => continue,
                     Poll::Ready(result) => {
@@ -155,11 +161,15 @@ pub(super) async fn from_http1(
                     view.write(&edit, client.out());
                 }
                 server.rbuf.advance(response.len());
-                if let Poll::Ready(Err(_)) = client.poll_send(cx) {
-                    return Poll::Ready(Err(Failed::Abort));
+                match client.poll_send(cx) {
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
+                    // A client that does not read holds back a server that goes on and on.
+                    Poll::Pending if client.wbuf.len() >= GATHER => return Poll::Pending,
+                    Poll::Ready(Ok(())) | Poll::Pending => {}
                 }
                 continue;
             }
+            routed.observed.answered(response.status(), &view);
             let framing = response.framing();
             let closing = !requested;
             let planned =
@@ -184,6 +194,9 @@ pub(super) async fn from_http1(
     let result = limited(routed.deadlines(attempt), &progress, step).await;
 
     let status = if plan.is_some() { response.status() } else { 0 };
+    if let Some(pipe) = &body {
+        routed.observed.body(pipe.carried());
+    }
     match result {
         Ok(()) => {
             routed.finish(flight, Outcome::classify(status, None));
@@ -236,6 +249,15 @@ fn queue_request(
     Ok(Some(head.len() + progress.take))
 }
 
+/// A server that began to answer and does not go on.
+fn slow_head() -> HttpError {
+    HttpError::new(
+        crate::errors::Class::GatewayTimeout,
+        "response timeout",
+        "response head timed out",
+    )
+}
+
 fn bad_body(error: linkerd_http1::BodyError) -> Failed {
     let status =
         http::StatusCode::from_u16(error.status()).unwrap_or(http::StatusCode::BAD_REQUEST);
@@ -281,6 +303,7 @@ pub(super) async fn from_http2(
     let mut sink: Option<Sink> = None;
     let mut body = Body::new(Framing::None);
     let mut answered = false;
+    let mut timer = HeadTimer::default();
 
     let progress = Progress::default();
     let step = |cx: &mut Context<'_>| {
@@ -360,6 +383,7 @@ pub(super) async fn from_http2(
                     };
                     let data = Bytes::copy_from_slice(&server.rbuf[step.data]);
                     server.rbuf.advance(step.take);
+                    routed.observed.body(data.len() as u64);
                     // The last bytes and the end of the stream share a frame.
                     if body.is_done() && body.trailers().is_none() {
                         sink.push_last(data);
@@ -376,6 +400,11 @@ pub(super) async fn from_http2(
             match parsed {
                 Ok(Status::Complete) => {}
                 Ok(Status::Partial) => match server.poll_fill(cx) {
+                    Poll::Pending
+                        if !server.rbuf.is_empty() && timer.poll_over(cx, routed.head_timeout) =>
+                    {
+                        return Poll::Ready(Err(Failed::Answer(slow_head())));
+                    }
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(n)) if n > 0 => continue,
                     Poll::Ready(Ok(_)) => {
@@ -408,6 +437,7 @@ pub(super) async fn from_http2(
                     return Poll::Ready(Err(Failed::Answer(HttpError::io(error.to_string()))));
                 }
             };
+            routed.observed.answered(response.status(), head.headers());
             for change in &routed.edits.response {
                 change.apply(head.headers_mut());
             }

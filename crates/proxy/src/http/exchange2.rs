@@ -23,7 +23,9 @@ use super::{
     server1::{Facts, Failed, Next},
     stream::{Sink, Source},
 };
-use crate::{endpoint::InFlight, errors::HttpError, h1::Conn, metrics::http::Outcome};
+use crate::{
+    endpoint::InFlight, errors::HttpError, h1::Conn, metrics::http::Outcome, observe::Observed,
+};
 
 /// Bytes kept for a client before they are sent on.
 const GATHER: usize = 32 * 1024;
@@ -157,6 +159,7 @@ pub(super) async fn from_http1(
                 progress.answered.set(true);
                 client.rbuf.advance(kept);
                 let (mut parts, recv) = answer.into_parts();
+                routed.observed.answered(status, &parts.headers);
                 for change in &routed.edits.response {
                     change.apply(&mut parts.headers);
                 }
@@ -194,6 +197,7 @@ pub(super) async fn from_http1(
             match recv.poll_data(cx) {
                 Poll::Ready(Some(Ok(data))) => {
                     let _ = recv.flow_control().release_capacity(data.len());
+                    routed.observed.body(data.len() as u64);
                     match encoding {
                         BodyEncoding::Chunked => put_chunk(client.out(), &data),
                         BodyEncoding::None => {}
@@ -290,11 +294,13 @@ pub(super) async fn from_http2(
     let mut downward: Option<(Source, Sink)> = None;
     let mut status = 0;
     let mut grpc = None;
+    // Only answers are counted.
+    let unobserved = Observed::default();
 
     let progress = Progress::default();
     let step = |cx: &mut Context<'_>| {
         if !requested {
-            match poll_frames(cx, &mut *incoming, &mut upward) {
+            match poll_frames(cx, &mut *incoming, &mut upward, &unobserved) {
                 Poll::Pending => {}
                 Poll::Ready(Ok(_)) => requested = true,
                 Poll::Ready(Err(Side::Source)) => {
@@ -312,7 +318,7 @@ pub(super) async fn from_http2(
                     upward.reset(h2::Reason::CANCEL);
                     return Poll::Ready(Err(Failed::Abort));
                 }
-                return match poll_frames(cx, recv, sink) {
+                return match poll_frames(cx, recv, sink, &routed.observed) {
                     Poll::Pending => Poll::Pending,
                     Poll::Ready(Ok(trailers)) => {
                         grpc = grpc.or(trailers);
@@ -355,6 +361,7 @@ pub(super) async fn from_http2(
                 return Poll::Ready(Err(Failed::Retry(error, Some(outcome))));
             }
             progress.answered.set(true);
+            routed.observed.answered(status, &parts.headers);
             drop_known(&mut parts.headers, routed.edits.drop_response);
             for change in &routed.edits.response {
                 change.apply(&mut parts.headers);
@@ -399,6 +406,7 @@ fn poll_frames(
     cx: &mut Context<'_>,
     source: &mut Source,
     sink: &mut Sink,
+    observed: &Observed,
 ) -> Poll<Result<Option<u16>, Side>> {
     loop {
         match sink.poll_ready(cx) {
@@ -409,6 +417,7 @@ fn poll_frames(
         match source.poll_data(cx) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Some(Ok(data))) => {
+                observed.body(data.len() as u64);
                 if source.is_end_stream() {
                     sink.push_last(data);
                 } else {
@@ -422,6 +431,9 @@ fn poll_frames(
                     Poll::Ready(Ok(trailers)) => trailers,
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Side::Source)),
                 };
+                if let Some(trailers) = &trailers {
+                    observed.trailers(trailers);
+                }
                 let grpc = trailers.as_ref().and_then(grpc_status);
                 let ended = match trailers {
                     Some(trailers) => sink.trailers(trailers),

@@ -10,13 +10,17 @@ use bytes::Buf;
 use http::StatusCode;
 use linkerd_http1::{Framing, HeadError, Limits, Method, RequestHead, Status, Version};
 
-use super::{Admitted, Direction, MAX_TRIES, Routed, deadline::Expired, exchange1, exchange2};
+use super::{
+    Admitted, Direction, MAX_TRIES, Routed,
+    deadline::{Expired, HeadTimer},
+    exchange1, exchange2,
+};
 use crate::{
     endpoint::InFlight,
     errors::{Class, HttpError},
     h1::Conn,
     metrics::http::Outcome,
-    tunnel,
+    observe, tunnel,
     worker::DrainSlot,
 };
 
@@ -63,9 +67,18 @@ pub async fn serve<D: Direction>(direction: &D, mut client: Conn) {
     let limits = Limits::default();
     let mut unread = false;
     loop {
-        match read_head(&mut client, &mut head, &limits, &mut drain).await {
+        let patience = direction.head_timeout();
+        match read_head(&mut client, &mut head, &limits, &mut drain, patience).await {
             Read::Head => {}
             Read::Closed => break,
+            Read::Slow => {
+                let timeout = Class::BadRequest(StatusCode::REQUEST_TIMEOUT);
+                let error = HttpError::new(timeout, "unexpected", "request head timed out");
+                let informational = direction.informational();
+                error.write_http1(Version::Http11, false, informational, false, client.out());
+                unread = true;
+                break;
+            }
             Read::Bad(error) => {
                 let status =
                     StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);
@@ -118,6 +131,8 @@ async fn close(client: &mut Conn, unread: bool) {
 enum Read {
     Head,
     Closed,
+    /// A head began and did not end in time.
+    Slow,
     Bad(HeadError),
 }
 
@@ -126,7 +141,9 @@ async fn read_head(
     head: &mut RequestHead,
     limits: &Limits,
     drain: &mut DrainSlot,
+    patience: Duration,
 ) -> Read {
+    let mut timer = HeadTimer::default();
     std::future::poll_fn(|cx| {
         loop {
             if !client.rbuf.is_empty() {
@@ -140,6 +157,9 @@ async fn read_head(
                 return Poll::Ready(Read::Closed);
             }
             match client.poll_fill(cx) {
+                Poll::Pending if !client.rbuf.is_empty() && timer.poll_over(cx, patience) => {
+                    return Poll::Ready(Read::Slow);
+                }
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(n)) if n > 0 => {}
                 Poll::Ready(_) => return Poll::Ready(Read::Closed),
@@ -160,13 +180,15 @@ async fn exchange<D: Direction>(
         keep_alive: head.keep_alive() && !drain.is_draining(),
         method: head.method(),
     };
-    let result = match Admitted::new(direction) {
-        Ok(_admitted) => match direction.route(&head.view(&client.rbuf)).await {
-            Ok(routed) => dispatch(client, head, facts, &routed).await,
-            Err(error) => Err(Failed::Answer(error)),
-        },
-        Err(error) => Err(Failed::Answer(error)),
+    let observed = direction.observe(&head.view(&client.rbuf));
+    let answer = async {
+        let _admitted = Admitted::new(direction).map_err(Failed::Answer)?;
+        let routed = direction.route(&head.view(&client.rbuf)).await;
+        let mut routed = routed.map_err(Failed::Answer)?;
+        routed.observe(&observed);
+        dispatch(client, head, facts, &routed).await
     };
+    let result = observed.timed(answer).await;
     let error = match result {
         Ok(next) => return next,
         Err(Failed::Abort | Failed::Expired(_)) => return Next::Close,
@@ -181,6 +203,7 @@ async fn exchange<D: Direction>(
     let keep_alive = facts.keep_alive && bodiless;
     let head_only = facts.method == Method::Head;
     let informational = direction.informational();
+    observed.answered(error.class.status().as_u16(), &observe::Empty);
     let close = error.write_http1(
         facts.version,
         keep_alive,

@@ -20,6 +20,7 @@ use crate::{
     errors::{HttpError, is_grpc},
     h1::Conn,
     h2io::{Gather, MAX_HEADER_LIST},
+    observe::Observed,
 };
 
 /// How long the client's half of the handshake may take.
@@ -39,10 +40,15 @@ pub async fn serve<D: Direction>(direction: &D, client: Conn, config: &Http2Serv
     })
     .await;
     let Ok(Ok(mut connection)) = started else {
+        linger(&gather).await;
         return;
     };
+    let keep_alive = config.keep_alive;
+    let pings = keep_alive.and_then(|k| connection.ping_pong().map(|p| (p, k)));
+    let mut alive = std::pin::pin!(pings.map(|(pings, limits)| unanswered(pings, limits)));
     let mut streams = FuturesUnordered::new();
     let mut goaway = false;
+    let mut broken = false;
     std::future::poll_fn(|cx| {
         let mut open = true;
         loop {
@@ -60,6 +66,7 @@ pub async fn serve<D: Direction>(direction: &D, client: Conn, config: &Http2Serv
                     Poll::Ready(Some(Err(error))) => {
                         tracing::debug!(%error, "HTTP/2 server connection failed");
                         open = false;
+                        broken = true;
                     }
                     Poll::Ready(None) => open = false,
                     Poll::Pending => break,
@@ -79,14 +86,60 @@ pub async fn serve<D: Direction>(direction: &D, client: Conn, config: &Http2Serv
         if gather.poll_send(cx).map_err(drop) == Poll::Ready(Err(())) {
             return Poll::Ready(());
         }
+        if let Some(alive) = alive.as_mut().as_pin_mut()
+            && alive.poll(cx).is_ready()
+        {
+            tracing::debug!("HTTP/2 client does not answer pings");
+            return Poll::Ready(());
+        }
         if open { Poll::Pending } else { Poll::Ready(()) }
     })
     .await;
+    if broken {
+        linger(&gather).await;
+        return;
+    }
     let _ = std::future::poll_fn(|cx| {
         use tokio::io::AsyncWrite;
         Pin::new(&mut gather.clone()).poll_shutdown(cx)
     })
     .await;
+}
+
+/// How long a broken connection may take to end.
+const LINGER: Duration = Duration::from_secs(2);
+/// Bytes thrown away so that our last words are not lost to a reset.
+const DISCARD: usize = 256 * 1024;
+
+/// Ends a connection whose client may still be sending.
+async fn linger(gather: &Gather) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut io = gather.clone();
+    let end = async {
+        if io.shutdown().await.is_err() {
+            return;
+        }
+        let mut scratch = vec![0; 8 * 1024];
+        let mut discarded = 0;
+        while discarded < DISCARD {
+            match io.read(&mut scratch).await {
+                Ok(n) if n > 0 => discarded += n,
+                _ => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(LINGER, end).await;
+}
+
+/// Ends when the client has left a ping unanswered.
+async fn unanswered(mut pings: h2::PingPong, (interval, limit): (Duration, Duration)) {
+    loop {
+        tokio::time::sleep(interval).await;
+        let pong = pings.ping(h2::Ping::opaque());
+        if !matches!(tokio::time::timeout(limit, pong).await, Ok(Ok(_))) {
+            return;
+        }
+    }
 }
 
 fn server_builder(config: &Http2Server) -> h2::server::Builder {
@@ -116,12 +169,15 @@ async fn stream<D: Direction>(
     mut respond: SendResponse<Bytes>,
 ) -> bool {
     let grpc = is_grpc(request.headers());
-    let error = match answer(direction, request, &mut respond).await {
+    let observed = direction.observe(&request);
+    let answer = answer(direction, request, &mut respond, &observed);
+    let error = match observed.timed(answer).await {
         Ok(()) | Err(Failed::Abort | Failed::Expired(_)) => return false,
         Err(Failed::Answer(error) | Failed::Again(error) | Failed::Retry(error, _)) => error,
     };
     direction.failed(&error);
     let response = error.response(grpc, direction.informational());
+    observed.answered(response.status().as_u16(), response.headers());
     let _ = respond.send_response(response, true);
     error.class.closes()
 }
@@ -130,13 +186,15 @@ async fn answer<D: Direction>(
     direction: &D,
     request: http::Request<RecvStream>,
     respond: &mut SendResponse<Bytes>,
+    observed: &Observed,
 ) -> Result<(), Failed> {
     let upgraded = direction.downgrades()
         && request
             .headers()
             .contains_key(linkerd_api::headers::ORIG_PROTO);
     let _admitted = Admitted::new(direction).map_err(Failed::Answer)?;
-    let routed = direction.route(&request).await.map_err(Failed::Answer)?;
+    let mut routed = direction.route(&request).await.map_err(Failed::Answer)?;
+    routed.observe(observed);
     let deadline = Instant::now() + routed.failfast;
     let (parts, incoming) = request.into_parts();
     let mut source = Source::new(incoming);

@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     rc::Rc,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use http::{HeaderName, HeaderValue};
@@ -17,6 +17,7 @@ use crate::{
     errors::{Class, HttpError},
     http::{Backend, Direction, Edits, Lines, Routed, filters},
     metrics::{Counter, Family, Labels, http::HttpMetrics},
+    observe::{self, Observed, Source},
     policy::{
         client::Timeouts,
         matching,
@@ -235,6 +236,15 @@ impl Direction for InboundHttp {
             retry: None,
             routed: Instant::now(),
             route: None,
+            head_timeout: self.head_timeout(),
+            observed: Observed::default(),
+        })
+    }
+
+    fn observe(&self, request: &impl observe::Head) -> Observed {
+        self.worker.observers.inbound(request, || Source {
+            addr: self.peer.addr,
+            tls: Some(&self.peer.tls),
         })
     }
 
@@ -266,6 +276,10 @@ impl Direction for InboundHttp {
 
     fn downgrades(&self) -> bool {
         true
+    }
+
+    fn head_timeout(&self) -> Duration {
+        self.worker.config.head_timeout
     }
 
     fn drain(&self) -> &Rc<Drain> {

@@ -3,9 +3,10 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
+    net::SocketAddr,
     rc::Rc,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use linkerd_http1::{Name, NameSet};
@@ -20,6 +21,7 @@ use crate::{
     errors::{Class, HttpError},
     http::{Backend, Direction, Edits, Routed, filters},
     metrics::{Counter, Family, Labels},
+    observe::{self, Observed},
     policy::{
         client::{HttpRoutes, Protocol},
         matching,
@@ -35,6 +37,8 @@ pub(super) struct OutboundHttp {
     /// The policy the connection began with: a later one of another kind does not apply.
     first: Rc<LocalPolicy>,
     version: Version,
+    /// The application.
+    client: SocketAddr,
     errors: RefCell<HashMap<&'static str, Arc<Counter>>>,
 }
 
@@ -52,12 +56,14 @@ impl OutboundHttp {
         target: &Rc<LocalTarget>,
         policy: &Rc<LocalPolicy>,
         version: Version,
+        client: SocketAddr,
     ) -> Self {
         Self {
             worker: worker.clone(),
             target: target.clone(),
             first: policy.clone(),
             version,
+            client,
             errors: RefCell::default(),
         }
     }
@@ -177,7 +183,13 @@ impl Direction for OutboundHttp {
             retry,
             routed: Instant::now(),
             route: Some(metrics),
+            head_timeout: self.head_timeout(),
+            observed: Observed::default(),
         })
+    }
+
+    fn observe(&self, request: &impl observe::Head) -> Observed {
+        self.worker.observers.outbound(request, self.client)
     }
 
     fn informational(&self) -> bool {
@@ -198,6 +210,10 @@ impl Direction for OutboundHttp {
 
     fn downgrades(&self) -> bool {
         false
+    }
+
+    fn head_timeout(&self) -> Duration {
+        self.worker.config.head_timeout
     }
 
     fn drain(&self) -> &Rc<Drain> {

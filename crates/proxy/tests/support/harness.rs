@@ -25,6 +25,7 @@ use linkerd_testkit::{
     echo::Echo,
     wait_for,
 };
+use linkerd_tls::Store;
 use tempfile::TempDir;
 
 /// Nothing in a test may take longer.
@@ -41,18 +42,21 @@ pub struct Proxy {
     pub outbound: SocketAddr,
     pub inbound: SocketAddr,
     pub admin: SocketAddr,
+    pub tap: Option<SocketAddr>,
+    pub store: Arc<Store>,
     pub identity: String,
 }
 
 impl Proxy {
     /// Starts a proxy and waits until it is certified.
-    pub fn start(
+    pub fn start<'a>(
         control: &ControlPlane,
         service_account: &str,
         outbound_dst: OrigDst,
         inbound_dst: OrigDst,
-        extra: &[(&str, &str)],
+        extra: impl Into<Settings<'a>>,
     ) -> Self {
+        let extra = extra.into();
         let dir = tempfile::tempdir().expect("a directory can be made");
         let token = dir.path().join("token");
         std::fs::write(&token, "token").expect("a file can be written");
@@ -63,6 +67,7 @@ impl Proxy {
             ("OUTBOUND_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
             ("INBOUND_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
             ("ADMIN_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
+            ("CONTROL_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
             ("DESTINATION_SVC_ADDR", control_addr.clone()),
             ("POLICY_SVC_ADDR", control_addr.clone()),
             ("IDENTITY_SVC_ADDR", control_addr),
@@ -80,7 +85,7 @@ impl Proxy {
         .into_iter()
         .map(|(k, v)| (format!("LINKERD2_PROXY_{k}"), v))
         .collect();
-        for (name, value) in extra {
+        for (name, value) in extra.env {
             env.insert(format!("LINKERD2_PROXY_{name}"), (*value).to_owned());
         }
         let config = Config::read(&env).expect("a valid configuration");
@@ -88,6 +93,7 @@ impl Proxy {
             outbound_dst,
             inbound_dst,
             allow_loopback: true,
+            access_log: extra.access_log,
             ..Seams::default()
         };
         let running = app::start(config, seams).expect("the proxy starts");
@@ -99,6 +105,8 @@ impl Proxy {
             outbound: running.outbound[0],
             inbound: running.inbound,
             admin: running.admin,
+            tap: running.tap,
+            store,
             running: Some(running),
             identity: name,
             _dir: dir,
@@ -144,6 +152,30 @@ impl Drop for Proxy {
     }
 }
 
+/// What differs from one test's proxy to another's.
+#[derive(Default)]
+pub struct Settings<'a> {
+    /// Variables, without their prefix.
+    pub env: &'a [(&'a str, &'a str)],
+    /// Where its access log goes.
+    pub access_log: Option<Box<dyn Write + Send>>,
+}
+
+impl<'a> From<&'a [(&'a str, &'a str)]> for Settings<'a> {
+    fn from(env: &'a [(&'a str, &'a str)]) -> Self {
+        Self {
+            env,
+            access_log: None,
+        }
+    }
+}
+
+impl<'a, const N: usize> From<&'a [(&'a str, &'a str); N]> for Settings<'a> {
+    fn from(env: &'a [(&'a str, &'a str); N]) -> Self {
+        env.as_slice().into()
+    }
+}
+
 /// Client proxy → server proxy → application.
 pub struct Pair {
     pub control: ControlPlane,
@@ -159,6 +191,11 @@ impl Pair {
 
     /// With settings of the client's and the server's proxy.
     pub fn with(app: SocketAddr, client: &[(&str, &str)], server: &[(&str, &str)]) -> Self {
+        Self::with_settings(app, client.into(), server.into())
+    }
+
+    /// With everything a test may replace.
+    pub fn with_settings(app: SocketAddr, client: Settings<'_>, server: Settings<'_>) -> Self {
         let control = ControlPlane::start();
         let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
         let server = Proxy::start(&control, "web", local.clone(), local.clone(), server);
@@ -317,4 +354,31 @@ impl Client {
 /// One request on a connection of its own.
 pub fn get(addr: SocketAddr, path: &str, host: &str) -> Answer {
     Client::connect(addr).get(path, host)
+}
+
+/// Runs a future to its end within the deadline.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(async { tokio::time::timeout(DEADLINE, future).await })
+        .expect("within the deadline")
+}
+
+/// The status of one HTTP/2 request on a connection of its own.
+pub fn http2_get(addr: SocketAddr, uri: &str) -> u16 {
+    block_on(async {
+        let io = tokio::net::TcpStream::connect(addr)
+            .await
+            .expect("connects");
+        let (mut send, connection) = h2::client::handshake(io).await.expect("handshakes");
+        linkerd_runtime::spawn("client", async move {
+            let _ = connection.await;
+        });
+        let request = http::Request::get(uri).body(()).expect("valid");
+        let (response, _) = send.send_request(request, true).expect("sends");
+        let response = response.await.expect("answered");
+        response.status().as_u16()
+    })
 }

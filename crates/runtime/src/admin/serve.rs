@@ -14,7 +14,9 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
@@ -83,6 +85,43 @@ async fn connection(admin: Arc<Admin>, stream: TcpStream, peer: IpAddr, mut clos
     };
     if let Err(error) = done {
         tracing::debug!(%peer, %error, "Admin connection ended");
+    }
+}
+
+pub(super) async fn either<IO>(
+    admin: Arc<Admin>,
+    io: IO,
+    peer: IpAddr,
+    gate: impl Fn(&Request<Bytes>) -> Option<Response<Bytes>> + Clone + Send + 'static,
+) where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (admin, gate) = (admin.clone(), gate.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let head = Request::from_parts(head, Bytes::new());
+            if let Some(refusal) = gate(&head) {
+                return Ok::<_, Infallible>(refusal.map(Full::new));
+            }
+            let (head, _) = head.into_parts();
+            let request = Request::from_parts(head, body);
+            Ok(answer(&admin, request, peer).await)
+        }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(HEAD_TIMEOUT)
+        .max_concurrent_streams(16);
+    let connection = builder.serve_connection(TokioIo::new(io), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%peer, error, "Admin connection ended");
     }
 }
 

@@ -1,0 +1,216 @@
+//! The tap server of both proxies, asked by real clients over mesh TLS.
+
+#[path = "support/harness.rs"]
+mod harness;
+
+use std::time::Duration;
+
+use harness::{Client, Pair, Proxy, block_on, http_echo};
+use linkerd_api::proto::tap::{
+    Eos, ObserveRequest, TapEvent, eos,
+    observe_request::{self, Extract, Match},
+    tap_client::TapClient,
+    tap_event,
+};
+use linkerd_proxy::{
+    config::{ControlAddr, SocketOptions},
+    control::{Channel, client::ConnectOptions, dns::Resolver},
+    socket::OrigDst,
+};
+use linkerd_testkit::{ca::identity, control_plane::ControlPlane};
+use tonic::Code;
+
+fn tap_id() -> String {
+    identity("tap", "ns")
+}
+
+/// A tap client that shows the certificate of `who`, or no TLS at all.
+fn connect(to: &Proxy, who: Option<&Proxy>) -> TapClient<Channel> {
+    let addr = to.tap.expect("a tap server");
+    let service = ControlAddr {
+        addr: addr.to_string().parse().expect("an address"),
+        identity: who.map(|_| to.identity.clone()),
+    };
+    let options = ConnectOptions {
+        timeout: Duration::from_secs(10),
+        socket: SocketOptions::default(),
+    };
+    let store = who.unwrap_or(to).store.clone();
+    let channel = Channel::new(&service, store, Resolver::default(), options);
+    TapClient::new(channel.expect("a channel"))
+}
+
+fn everything(limit: u32, headers: bool) -> ObserveRequest {
+    use observe_request::{extract, r#match};
+    ObserveRequest {
+        limit,
+        r#match: Some(Match {
+            r#match: Some(r#match::Match::All(r#match::Seq::default())),
+        }),
+        extract: headers.then(|| Extract {
+            extract: Some(extract::Extract::Http(extract::Http {
+                extract: Some(extract::http::Extract::Headers(
+                    extract::http::Headers::default(),
+                )),
+            })),
+        }),
+    }
+}
+
+fn with_tap(app: std::net::SocketAddr) -> Pair {
+    let id = tap_id();
+    let tap = [("TAP_SVC_NAME", id.as_str())];
+    Pair::with(app, &tap, &tap)
+}
+
+/// A proxy whose certificate is that of a service account.
+fn somebody(control: &ControlPlane, account: &str) -> Proxy {
+    let local = OrigDst::Given(std::sync::Arc::new(|io| io.local_addr()));
+    Proxy::start(control, account, local.clone(), local, &[])
+}
+
+fn http(event: &TapEvent) -> &tap_event::http::Event {
+    match &event.event {
+        Some(tap_event::Event::Http(http)) => http.event.as_ref().expect("a kind"),
+        None => panic!("an event without content"),
+    }
+}
+
+/// Runs `ask` once the tap has begun, and gives every event until its end.
+fn observe(
+    client: &mut TapClient<Channel>,
+    request: ObserveRequest,
+    ask: impl FnOnce() + Send + 'static,
+) -> Vec<TapEvent> {
+    block_on(async {
+        let mut stream = client.observe(request).await.expect("taps").into_inner();
+        let asked = tokio::task::spawn_blocking(ask);
+        let mut events = Vec::new();
+        while let Some(event) = stream.message().await.expect("a whole stream") {
+            events.push(event);
+        }
+        asked.await.expect("asks");
+        events
+    })
+}
+
+#[test]
+fn inbound_requests_are_shown_to_the_tap_service() {
+    let app = http_echo();
+    let pair = with_tap(app.addr());
+    let tap = somebody(&pair.control, "tap");
+    let outbound = pair.client.outbound;
+    let mut client = connect(&pair.server, Some(&tap));
+    let events = observe(&mut client, everything(1, true), move || {
+        let ask = "GET /a?b HTTP/1.1\r\nhost: web\r\nx-mine: 1\r\nx-echo-body-bytes: 7\r\n\r\n";
+        assert_eq!(Client::connect(outbound).send(ask).answer().status(), 200);
+    });
+    assert_eq!(events.len(), 3, "{events:?}");
+    for event in &events {
+        let source = &event.source_meta.as_ref().expect("a source").labels;
+        assert_eq!(source["tls"], "true");
+        assert_eq!(source["client_id"], pair.client.identity);
+        let destination = &event.destination_meta.as_ref().expect("one").labels;
+        assert_eq!(destination["tls"], "loopback");
+        assert_eq!(event.proxy_direction(), tap_event::ProxyDirection::Inbound);
+        assert_eq!(event.destination, Some(app.addr().into()));
+    }
+    let tap_event::http::Event::RequestInit(init) = http(&events[0]) else {
+        panic!("{:?}", events[0]);
+    };
+    assert_eq!((init.authority.as_str(), init.path.as_str()), ("web", "/a"));
+    let names: Vec<&str> = init
+        .headers
+        .as_ref()
+        .expect("headers")
+        .headers
+        .iter()
+        .map(|h| h.name.as_str())
+        .collect();
+    assert_eq!(names[..4], [":method", ":scheme", ":authority", ":path"]);
+    assert!(names.contains(&"x-mine"), "{names:?}");
+    let tap_event::http::Event::ResponseInit(answer) = http(&events[1]) else {
+        panic!("{:?}", events[1]);
+    };
+    assert_eq!(answer.http_status, 200);
+    assert_eq!(answer.id, init.id);
+    let tap_event::http::Event::ResponseEnd(end) = http(&events[2]) else {
+        panic!("{:?}", events[2]);
+    };
+    assert_eq!((end.response_bytes, &end.eos), (7, &None));
+    assert!(end.since_request_init.is_some() && end.since_response_init.is_some());
+}
+
+#[test]
+fn outbound_requests_are_shown_with_their_endpoint() {
+    let app = http_echo();
+    let pair = with_tap(app.addr());
+    let tap = somebody(&pair.control, "tap");
+    let outbound = pair.client.outbound;
+    let mut client = connect(&pair.client, Some(&tap));
+    let events = observe(&mut client, everything(2, false), move || {
+        let mut client = Client::connect(outbound);
+        for _ in 0..3 {
+            assert_eq!(client.get("/", "web").status(), 200);
+        }
+    });
+    assert_eq!(events.len(), 6, "two of three were asked for: {events:?}");
+    let destination = &events[0].destination_meta.as_ref().expect("one").labels;
+    assert_eq!(destination["tls"], "true");
+    assert_eq!(destination["server_id"], pair.server.identity);
+    let direction = events[0].proxy_direction();
+    assert_eq!(direction, tap_event::ProxyDirection::Outbound);
+    let tap_event::http::Event::RequestInit(init) = http(&events[0]) else {
+        panic!("{:?}", events[0]);
+    };
+    assert_eq!(init.headers, None, "nobody asked for headers");
+}
+
+#[test]
+fn http2_answers_are_followed_to_their_status() {
+    let app = http_echo();
+    let pair = with_tap(app.addr());
+    let mut client = connect(&pair.client, None);
+    let outbound = pair.client.outbound;
+    let events = observe(&mut client, everything(1, false), move || {
+        assert_eq!(harness::http2_get(outbound, "http://web.ns/x"), 200);
+    });
+    let tap_event::http::Event::ResponseEnd(end) = http(events.last().expect("events")) else {
+        panic!("{events:?}");
+    };
+    // The client of this test goes away without reading the body.
+    let reset = end.eos.as_ref().and_then(|e: &Eos| e.end.as_ref());
+    assert!(
+        matches!(reset, None | Some(eos::End::ResetErrorCode(_))),
+        "{end:?}"
+    );
+}
+
+#[test]
+fn others_may_not_tap() {
+    let app = http_echo();
+    let pair = with_tap(app.addr());
+    let status = |client: &mut TapClient<Channel>, request| {
+        block_on(async { client.observe(request).await.expect_err("refused") })
+    };
+    let mut stranger = connect(&pair.server, Some(&pair.client));
+    let refused = status(&mut stranger, everything(1, false));
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    assert_eq!(refused.message(), "Unauthorized client");
+    let mut local = connect(&pair.server, None);
+    let refused = status(&mut local, everything(0, false));
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert_eq!(refused.message(), "limit must be positive");
+    let nothing = ObserveRequest {
+        limit: 1,
+        ..ObserveRequest::default()
+    };
+    assert_eq!(status(&mut local, nothing).code(), Code::InvalidArgument);
+}
+
+#[test]
+fn without_a_tap_service_nothing_listens() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    assert_eq!(pair.server.tap, None);
+}
