@@ -11,6 +11,8 @@ use linkerd_k8s::kube::{
 use linkerd_runtime::version::VERSION;
 use serde_json::Value;
 
+use crate::connect::Connection;
+
 const TIMEOUT: Duration = Duration::from_secs(30);
 const EXTENSION: &str = "linkerd.io/extension";
 /// Containers whose use of memory and processors is told.
@@ -31,7 +33,7 @@ pub(crate) struct Args {
     url: Option<String>,
 }
 
-pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) async fn run(args: &Args, connection: &Connection) -> anyhow::Result<()> {
     let Some(url) = args.url.as_deref().filter(|url| !url.is_empty()) else {
         tracing::info!(namespace = %args.controller_namespace, "No address to report to is configured: nothing is sent");
         return Ok(());
@@ -41,7 +43,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
         ("version".to_owned(), VERSION.to_owned()),
         ("source".to_owned(), "heartbeat".to_owned()),
     ]);
-    match crate::client().await {
+    match connection.client().await {
         Ok(client) => cluster(&client, &args.controller_namespace, &mut report).await,
         Err(error) => tracing::warn!(error = format!("{error:#}"), "The cluster tells nothing"),
     }
@@ -274,6 +276,7 @@ mod tests {
             prometheus_url: String::new(),
             url: None,
         };
-        run(&silent).await.expect("nothing to do");
+        let connection = Connection::default();
+        run(&silent, &connection).await.expect("nothing to do");
     }
 }

@@ -123,7 +123,7 @@ fn run(role: Role, cluster: &connect::Connection, log: log::Handle) -> anyhow::R
                 Role::ProxyInjector(args) => {
                     linkerd_injector::webhook::run(args, cluster.client().await?, log, watch).await
                 }
-                Role::Heartbeat(args) => heartbeat::run(&args).await,
+                Role::Heartbeat(args) => heartbeat::run(&args, cluster).await,
             }
         };
         let mut role = std::pin::pin!(role);
