@@ -190,14 +190,7 @@ async fn fetch(
     };
     let server = local_name(pod).with_context(|| format!("pod {name} names no identity"))?;
     let server = ServerName::try_from(server)?;
-    // The admin server of older proxies speaks TLS too; ours does on its inbound port only.
-    match handshake(client, namespace, &name, admin, server.clone()).await {
-        Ok(chain) => Ok(chain),
-        Err(error) => match port(PROXY) {
-            Some(inbound) => handshake(client, namespace, &name, inbound, server).await,
-            None => Err(error),
-        },
-    }
+    handshake(client, namespace, &name, admin, server).await
 }
 
 async fn handshake(
