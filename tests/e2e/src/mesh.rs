@@ -34,19 +34,27 @@ impl Mesh {
             "--set",
             "installGatewayAPI=true",
         ]);
-        let crds = [
+        mesh.wait_definitions();
+        let mut install = vec!["install"];
+        install.extend(arguments);
+        mesh.apply(&install);
+        mesh.wait();
+        mesh
+    }
+
+    /// Until the API server serves every definition. kubectl refuses to wait for one that is so new
+    /// that it has no condition yet: it is asked again.
+    #[track_caller]
+    fn wait_definitions(&self) {
+        let wait = [
             "wait",
             "--for=condition=established",
             "crd",
             "--all",
             "--timeout=60s",
         ];
-        kubectl.run(&crds);
-        let mut install = vec!["install"];
-        install.extend(arguments);
-        mesh.apply(&install);
-        mesh.wait();
-        mesh
+        let served = (0..100).any(|_| self.kubectl.try_run(&wait).status.success());
+        assert!(served, "the definitions are not established");
     }
 
     /// Until every deployment of the control plane is there, in its newest form.
