@@ -40,12 +40,17 @@ use crate::{
     },
     identity_bootstrap::{Credentials, load_or_bootstrap, saved_anchors},
     inbound,
-    metrics::Registry,
+    metrics::{
+        Registry,
+        balancer::Kind,
+        control::ControlMetrics,
+        process::{Runtimes, write_rustls_info},
+    },
     observe::{Observers, access, tap, trace},
     outbound,
     presence::Presence,
     socket::{self, OrigDst},
-    worker::Worker,
+    worker::{InFlightLimits, Worker},
 };
 
 /// What tests replace.
@@ -148,6 +153,7 @@ struct WorkerSeed {
     allow_loopback: bool,
     /// Told when the pod leaves: peers are sent elsewhere, the application is still served.
     leaving: drain::Watch,
+    in_flight: InFlightLimits,
     /// Told when the application is gone.
     drain: drain::Watch,
 }
@@ -187,8 +193,18 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
             }
         }
     };
-    let channel = |addr: &ControlAddr| {
-        Channel::new(addr, store.clone(), seams.resolver.clone(), options(addr))
+    let control_metrics = |addr: &ControlAddr, kind| {
+        let identity = addr.identity.as_deref();
+        ControlMetrics::new(&registry, kind, &addr.addr.to_string(), identity)
+    };
+    let channel = |addr: &ControlAddr, metrics: &Arc<ControlMetrics>| {
+        Channel::new(
+            addr,
+            store.clone(),
+            seams.resolver.clone(),
+            options(addr),
+            metrics.clone(),
+        )
     };
     let certification = match &config.identity.source {
         IdentitySource::Linkerd {
@@ -204,8 +220,9 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
                 .identity
                 .clone()
                 .ok_or(StartError::Unsupported("identity without a service"))?;
+            let control_metrics = control_metrics(&addr, Kind::Identity);
             // A bad address is an error of configuration, to be told now.
-            channel(&addr)?;
+            channel(&addr, &control_metrics)?;
             CertificationSeed::Linkerd(Box::new(LinkerdSeed {
                 store: store.clone(),
                 dir: dir.clone(),
@@ -216,6 +233,7 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
                 addr,
                 resolver: seams.resolver.clone(),
                 metrics: identity_metrics,
+                control_metrics,
             }))
         }
         IdentitySource::Spire { socket, backoff } => CertificationSeed::Spire(Spire {
@@ -227,8 +245,10 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     };
 
     let admin_runtime = Builder::new_current_thread().enable_all().build()?;
-    let destination = channel(&config.control.destination)?;
-    let policy = channel(&config.control.policy)?;
+    let addr = &config.control.destination;
+    let destination = channel(addr, &control_metrics(addr, Kind::Destination))?;
+    let addr = &config.control.policy;
+    let policy = channel(addr, &control_metrics(addr, Kind::Policy))?;
     let discovery = Discovery::new(
         admin_runtime.handle().clone(),
         destination,
@@ -254,7 +274,13 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     let admin_addr = admin_listener.local_addr()?;
 
     // Ports known from the start are watched for the life of the process.
-    let ports = config.inbound.ports.iter().chain([admin_addr.port()]);
+    let gateway = !config.inbound.gateway_suffixes.is_empty();
+    let ports = config
+        .inbound
+        .ports
+        .iter()
+        .chain([admin_addr.port()])
+        .chain(gateway.then_some(inbound_addr.port()));
     let eager: Vec<_> = ports.map(|port| discovery.inbound(port)).collect();
 
     let (leave, leaving) = drain::channel();
@@ -264,7 +290,12 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
             let (tracer, spans) = trace::Tracer::new();
             let resource = trace::export::resource(&config.trace_resource);
             let backoff = config.outbound.backoff;
-            let export = trace::export::run(spans, channel(addr)?, resource, backoff);
+            // Calls to the collector are not calls to the control plane: counted apart, not shown.
+            let uncounted = Arc::new(Registry::new(Duration::ZERO));
+            let metrics =
+                ControlMetrics::new(&uncounted, Kind::Destination, &addr.addr.to_string(), None);
+            let collector = channel(addr, &metrics)?;
+            let export = trace::export::run(spans, collector, resource, backoff);
             (Some(tracer), Some(export))
         }
         None => (None, None),
@@ -290,7 +321,9 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     let (shutdown, shutdown_asked) = mpsc::channel(1);
     let count = config.workers.count(available_cpus());
     let mut workers = Vec::with_capacity(count);
-    for index in 0..count {
+    let mut runtimes = Runtimes::default();
+    runtimes.add(admin_runtime.metrics());
+    for (index, in_flight) in InFlightLimits::for_workers(count).into_iter().enumerate() {
         let seed = WorkerSeed {
             config: config.clone(),
             discovery: discovery.clone(),
@@ -310,9 +343,11 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
             inbound_dst: seams.inbound_dst.clone(),
             allow_loopback: seams.allow_loopback,
             leaving: leaving.clone(),
+            in_flight,
             drain: watch.clone(),
         };
         let runtime = Builder::new_current_thread().enable_all().build()?;
+        runtimes.add(runtime.metrics());
         let thread = std::thread::Builder::new()
             .name(format!("worker-{index}"))
             .spawn(move || run_worker(&runtime, seed))?;
@@ -323,8 +358,11 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     let readiness = Readiness::new();
     let certified = readiness.block("identity");
     let gate_registry = registry.clone();
-    let exposition =
-        Exposition::new(open_metrics).prelude(move |out| registry.write(out, Instant::now()));
+    let exposition = Exposition::new(open_metrics).prelude(move |out| {
+        registry.write(out, Instant::now())?;
+        runtimes.write(out)?;
+        write_rustls_info(out)
+    });
     let admin_shutdown = config.admin.shutdown_enabled.then(|| shutdown.clone());
     let admin = admin::build(readiness, Arc::new(exposition), seams.log, admin_shutdown);
     let grace = config.shutdown_grace;
@@ -492,6 +530,7 @@ struct LinkerdSeed {
     options: ConnectOptions,
     resolver: Resolver,
     metrics: identity::Metrics,
+    control_metrics: Arc<ControlMetrics>,
 }
 
 impl CertificationSeed {
@@ -516,10 +555,17 @@ impl LinkerdSeed {
             options,
             resolver,
             metrics,
+            control_metrics,
         } = self;
         let service = store.clone();
         let connect = move || {
-            let channel = Channel::new(&addr, service.clone(), resolver.clone(), options);
+            let channel = Channel::new(
+                &addr,
+                service.clone(),
+                resolver.clone(),
+                options,
+                control_metrics.clone(),
+            );
             async move { channel.map_err(Box::<dyn std::error::Error + Send + Sync>::from) }
         };
         let refresh = renewal::Config {
@@ -579,6 +625,7 @@ async fn serve(seed: WorkerSeed) {
         inbound_dst,
         allow_loopback,
         mut leaving,
+        in_flight,
         mut drain,
     } = seed;
     // The kernel queues connections until there is a certificate.
@@ -594,6 +641,7 @@ async fn serve(seed: WorkerSeed) {
         observers,
         inbound_port,
         allow_loopback,
+        in_flight,
     );
     linkerd_runtime::spawn_local("sweep", worker.clone().sweep());
     let open = Rc::new(Open::default());

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::{
     endpoint::{Endpoint, EndpointFactory},
+    metrics::balancer::BalancerMetrics,
     policy::endpoint::Endpoints,
 };
 
@@ -108,6 +109,7 @@ pub struct Balancer {
     shut: Cell<bool>,
     waiting: Cell<usize>,
     factory: EndpointFactory,
+    metrics: BalancerMetrics,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +130,11 @@ pub enum NotReady {
 
 impl Balancer {
     /// Balances over what `updates` says; `factory` makes endpoints.
-    pub fn new(updates: watch::Receiver<Endpoints>, factory: EndpointFactory) -> Self {
+    pub fn new(
+        updates: watch::Receiver<Endpoints>,
+        factory: EndpointFactory,
+        metrics: BalancerMetrics,
+    ) -> Self {
         let mut updates = updates;
         updates.mark_changed();
         Self {
@@ -138,6 +144,7 @@ impl Balancer {
             shut: Cell::new(false),
             waiting: Cell::new(0),
             factory,
+            metrics,
         }
     }
 
@@ -152,7 +159,8 @@ impl Balancer {
             Endpoints::Pending => return,
             Endpoints::Unknown => {
                 self.known.set(Known::Unknown);
-                self.endpoints.borrow_mut().clear();
+                let old = std::mem::take(&mut *self.endpoints.borrow_mut());
+                self.metrics.updated(old.len(), 0, 0);
                 return;
             }
             Endpoints::Known(map) => map,
@@ -160,15 +168,27 @@ impl Balancer {
         self.known.set(Known::Yes);
         let mut endpoints = self.endpoints.borrow_mut();
         let old = std::mem::take(&mut *endpoints);
+        let mut kept = 0;
         *endpoints = map
             .iter()
             .map(|(addr, meta)| {
-                old.iter()
-                    .find(|e| e.addr() == *addr && **e.meta() == **meta)
-                    .cloned()
+                let same = old
+                    .iter()
+                    .find(|e| e.addr() == *addr && **e.meta() == **meta);
+                kept += usize::from(same.is_some());
+                same.cloned()
                     .unwrap_or_else(|| self.factory.make(*addr, meta.clone()))
             })
             .collect();
+        self.metrics.updated(old.len(), endpoints.len(), kept);
+    }
+
+    /// Tells the metrics which endpoints are ready.
+    pub fn observe(&self, now: Instant) {
+        self.refresh();
+        let endpoints = self.endpoints.borrow();
+        let ready = endpoints.iter().filter(|e| e.is_ready(now)).count();
+        self.metrics.states(ready, endpoints.len());
     }
 
     /// Every endpoint there is now.
@@ -223,8 +243,23 @@ impl Balancer {
                 }
             }
         };
-        self.shut.set(false);
+        if self.shut.replace(false) {
+            self.metrics.gate_opened();
+        }
         Some(chosen.clone())
+    }
+
+    /// The better of two random endpoints that are ready and not this one.
+    pub fn pick_other(&self, avoid: &Rc<Endpoint>, now: Instant) -> Option<Rc<Endpoint>> {
+        self.refresh();
+        let endpoints = self.endpoints.borrow();
+        let others: Vec<_> = endpoints
+            .iter()
+            .filter(|e| !Rc::ptr_eq(e, avoid) && e.is_ready(now))
+            .collect();
+        let (a, b) = two_of(others.len(), &mut |n| rand::random_range(0..n))?;
+        let better = others[b].load().cost(now) < others[a].load().cost(now);
+        Some(others[if better { b } else { a }].clone())
     }
 
     /// Whether a request would find an endpoint at once.
@@ -239,18 +274,24 @@ impl Balancer {
         deadline: Instant,
         capacity: usize,
     ) -> Result<Rc<Endpoint>, NotReady> {
-        if let Some(endpoint) = self.pick(Instant::now()) {
+        self.metrics.requests.inc();
+        let began = Instant::now();
+        if let Some(endpoint) = self.pick(began) {
+            self.metrics.latency.observe_zero();
             return Ok(endpoint);
         }
         if self.shut.get() || self.waiting.get() >= capacity {
             return Err(NotReady::Shed);
         }
         self.waiting.set(self.waiting.get() + 1);
-        let _waiting = Waiting(&self.waiting);
+        self.metrics.waiting.inc();
+        let _waiting = Waiting(self);
         loop {
             let now = Instant::now();
             if now >= deadline {
-                self.shut.set(true);
+                if !self.shut.replace(true) {
+                    self.metrics.gate_shut();
+                }
                 return Err(NotReady::FailFast);
             }
             let wake = self
@@ -269,18 +310,22 @@ impl Balancer {
                     tokio::time::sleep_until(wake.into()).await;
                 },
             }
-            if let Some(endpoint) = self.pick(Instant::now()) {
+            let now = Instant::now();
+            if let Some(endpoint) = self.pick(now) {
+                let waited = now.saturating_duration_since(began);
+                self.metrics.latency.observe(waited.as_secs_f64());
                 return Ok(endpoint);
             }
         }
     }
 }
 
-struct Waiting<'a>(&'a Cell<usize>);
+struct Waiting<'a>(&'a Balancer);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.0.waiting.set(self.0.waiting.get() - 1);
+        self.0.metrics.waiting.dec();
     }
 }
 

@@ -18,6 +18,8 @@ pub mod value;
 pub use self::env::Env;
 use self::read::Reader;
 pub use self::value::{Addr, Backoff, PortSet, Suffixes};
+pub use crate::http::again::Resend;
+use crate::http::again::{Died, REPLAY};
 
 /// Everything the proxy is told at start.
 #[derive(Clone, Debug)]
@@ -44,6 +46,8 @@ pub struct Config {
     pub access_log: Option<AccessLog>,
     /// Identity that may tap and where the tap server listens.
     pub tap: Option<Tap>,
+    /// Bytes of memory above which new work is refused.
+    pub memory_ceiling: Option<u64>,
     /// Time after which a graceful shutdown becomes an exit.
     pub shutdown_grace: Duration,
     /// Whether `LINKERD2_PROXY_INBOUND_DEFAULT_POLICY` was left out.
@@ -79,6 +83,8 @@ pub struct Outbound {
     pub discovery_idle: Duration,
     /// In-flight requests above which HTTP/1 travels as HTTP/2.
     pub upgrade_threshold: u32,
+    /// How long HTTP/2 connections to peers live.
+    pub http2_life: Http2Life,
     /// HTTP/2 server settings.
     pub http2: Http2Server,
     /// Ingress mode.
@@ -87,6 +93,8 @@ pub struct Outbound {
     pub informational_headers: bool,
     /// Whether the `hostname` label is filled.
     pub hostname_labels: bool,
+    /// What is sent again without a retry policy.
+    pub resend: Resend,
 }
 
 /// Settings of the inbound side.
@@ -132,6 +140,8 @@ pub struct Inbound {
     pub authority_labels: bool,
     /// Wait for a profile.
     pub profile_timeout: Duration,
+    /// What is sent again to an application that closed a connection.
+    pub resend: Resend,
 }
 
 /// Admin server settings.
@@ -257,6 +267,15 @@ pub struct Pool {
     pub idle_timeout: Duration,
 }
 
+/// How long HTTP/2 connections to peers live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Http2Life {
+    /// Without requests.
+    pub idle: Duration,
+    /// At all: then a new connection takes over, and running requests finish on the old one.
+    pub age: Duration,
+}
+
 /// HTTP/2 windows of client connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2Windows {
@@ -364,6 +383,27 @@ impl DefaultPolicy {
             Self::ClusterAuthenticated => "cluster-authenticated",
             Self::ClusterUnauthenticated => "cluster-unauthenticated",
             Self::Audit => "audit",
+        }
+    }
+}
+
+/// Which of the safe repetitions are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Safe {
+    unsent: bool,
+    idempotent: bool,
+}
+
+impl Safe {
+    fn resend(self, died: Died) -> Resend {
+        Resend {
+            unsent: self.unsent,
+            died: if self.idempotent { died } else { Died::Never },
+            limit: if self.unsent || self.idempotent {
+                REPLAY
+            } else {
+                0
+            },
         }
     }
 }

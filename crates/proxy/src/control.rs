@@ -3,7 +3,7 @@
 
 pub mod client;
 mod convert;
-pub mod destination;
+mod destination;
 pub mod discovery;
 pub mod dns;
 pub mod identity;

@@ -15,7 +15,7 @@ use h2::client::SendRequest;
 use crate::{
     balance::Load,
     breaker::{Breaker, Verdict},
-    config::{Backoff, Pool},
+    config::{Backoff, Http2Life, Pool},
     connect::{ConnectError, Connector, Payload},
     h1, h2io,
     metrics::{
@@ -24,7 +24,7 @@ use crate::{
         transport::TransportMetrics,
     },
     policy::{
-        client::FailureAccrual,
+        client::{FailureAccrual, Penalty},
         endpoint::{EndpointMeta, Hint},
     },
 };
@@ -50,12 +50,16 @@ pub struct EndpointFactory {
     pub pool: Pool,
     /// Requests in flight above which HTTP/1 travels as HTTP/2.
     pub upgrade_threshold: u32,
+    /// How long HTTP/2 connections live.
+    pub http2_life: Http2Life,
     /// Labels in place of those made here (inbound).
     pub labels: Option<Arc<str>>,
     /// Where idle connections are looked after.
     pub swept: Rc<Swept>,
     /// Circuit breaking.
     pub accrual: Option<FailureAccrual>,
+    /// Failed answers count as slow.
+    pub penalty: Option<Penalty>,
 }
 
 /// Endpoints of one worker whose idle connections are looked after.
@@ -142,7 +146,7 @@ pub struct Endpoint {
     shared: EndpointFactory,
     labels: Arc<str>,
     idle: RefCell<Vec<Idle>>,
-    h2: RefCell<Option<SendRequest<Bytes>>>,
+    h2: RefCell<Option<Http2>>,
     /// Held while a connection is made, so that only one is.
     h2_connecting: tokio::sync::Mutex<()>,
     breaker: Option<Breaker>,
@@ -152,6 +156,16 @@ pub struct Endpoint {
     multiplex: Multiplex,
     http: OnceCell<HttpMetrics>,
     transport: OnceCell<Rc<TransportMetrics>>,
+}
+
+/// An HTTP/2 connection; it closes when nobody holds its sender and its last stream has ended.
+#[derive(Debug)]
+struct Http2 {
+    send: SendRequest<Bytes>,
+    /// When it was last seen with requests.
+    used: Instant,
+    /// When the next one takes over.
+    until: Instant,
 }
 
 #[derive(Debug)]
@@ -211,7 +225,8 @@ impl Endpoint {
     fn transport(&self) -> &Rc<TransportMetrics> {
         self.transport.get_or_init(|| {
             let labels = format!("peer=\"dst\",{}", self.labels).into();
-            TransportMetrics::new(&self.shared.registry, labels)
+            let zone = (self.shared.direction == "outbound").then(|| self.meta.zone_locality());
+            TransportMetrics::with_zone(&self.shared.registry, labels, zone)
         })
     }
 
@@ -239,6 +254,17 @@ impl Endpoint {
                 Err(error)
             }
         }
+    }
+
+    /// Its proxy says that the application cannot be reached: it rests as after a failed connect.
+    pub fn unreachable(&self) {
+        self.failed();
+    }
+
+    /// Whether its proxy reads HTTP: then an orderly end without an answer means that the request
+    /// was not taken. Otherwise it may be the application that ended.
+    pub fn ends_orderly(&self) -> bool {
+        self.is_meshed() && self.meta.inbound_port.is_some() && self.meta.hint != Hint::Opaque
     }
 
     fn failed(&self) {
@@ -296,6 +322,14 @@ impl Endpoint {
             .collect();
         // Dropped outside the borrow: closing a connection counts it.
         drop(stale);
+        let old = self.h2.borrow_mut().take_if(|h2| {
+            if self.load.in_flight() > 0 {
+                h2.used = now;
+            }
+            let life = self.shared.http2_life;
+            now.saturating_duration_since(h2.used) >= life.idle || now >= h2.until
+        });
+        drop(old);
     }
 
     /// The HTTP/2 connection, made if there is none.
@@ -312,12 +346,19 @@ impl Endpoint {
         let send = h2io::client(conn, &self.shared.connector.http2, &self.meta.http2)
             .await
             .inspect_err(|_| self.failed())?;
-        *self.h2.borrow_mut() = Some(send.clone());
+        let now = Instant::now();
+        let age = self.shared.http2_life.age;
+        *self.h2.borrow_mut() = Some(Http2 {
+            send: send.clone(),
+            used: now,
+            // Not all at once: connections made together do not end together.
+            until: now + age.mul_f64(0.8 + 0.2 * rand::random::<f64>()),
+        });
         Ok(send)
     }
 
     async fn live_http2(&self) -> Option<SendRequest<Bytes>> {
-        let send = self.h2.borrow().clone()?;
+        let send = self.h2.borrow().as_ref()?.send.clone();
         match send.ready().await {
             Ok(send) => Some(send),
             Err(_) => {
@@ -400,6 +441,23 @@ impl InFlight {
         };
         self.probe.set(false);
         breaker.record(verdict, Instant::now(), rand::random());
+    }
+
+    /// Whether failed answers are held against the endpoint's latency.
+    pub fn penalizes(&self) -> bool {
+        self.endpoint.shared.penalty.is_some()
+    }
+
+    /// A failed answer began, with a hint when to come back: it counts as slow.
+    pub fn penalized(&self, hint: Option<Duration>, now: Instant) {
+        if let Some(penalty) = self.endpoint.shared.penalty
+            && !self.sampled.replace(true)
+        {
+            let rtt = now.saturating_duration_since(self.started);
+            let hint = hint.unwrap_or_default().min(penalty.max_retry_after);
+            let rtt = rtt.max(penalty.base).max(hint);
+            self.endpoint.load.sample(rtt, now);
+        }
     }
 
     /// The answer began: its latency counts once.

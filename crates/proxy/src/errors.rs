@@ -149,6 +149,76 @@ impl HttpError {
         Self::new(Class::PermissionDenied, "unexpected", message)
     }
 
+    /// The `error` label of a request that reached no endpoint.
+    pub fn refusal(&self) -> Option<&'static str> {
+        match self.label {
+            "failfast" => Some("FAIL_FAST"),
+            "loadshed" => Some("LOAD_SHED"),
+            _ => None,
+        }
+    }
+
+    /// The endpoint is not who the request asks for.
+    pub fn identity_required(required: &str, found: Option<&str>) -> Self {
+        let message = format!("required id {required:?}; found {found:?}");
+        Self::new(Class::BadGateway, "identity required", message)
+    }
+
+    /// The control plane named no way to reach a backend.
+    pub fn no_dispatcher(backend: &str) -> Self {
+        let message = format!("backend for {backend} has no dispatcher");
+        Self::new(Class::BadGateway, "unexpected", message)
+    }
+
+    /// A client policy that cannot be used.
+    pub fn invalid_client_policy() -> Self {
+        let message = "invalid client policy configuration";
+        Self::new(Class::Internal, "unexpected", message)
+    }
+
+    /// A server policy that cannot be used.
+    pub fn invalid_server_policy() -> Self {
+        Self::new(Class::Internal, "unexpected", "invalid server policy")
+    }
+
+    /// A client sends more requests than it may.
+    pub fn rate_limited(message: String) -> Self {
+        Self::new(Class::RateLimited, "unexpected", message)
+    }
+
+    /// A service profile's timeout has passed.
+    pub fn profile_timeout(after: std::time::Duration) -> Self {
+        let message = format!("HTTP response timeout after {after:?}");
+        Self::new(Class::GatewayTimeout, "response timeout", message)
+    }
+
+    /// A timeout of a route has passed before the head of an answer came.
+    pub fn stream_timeout(what: &str) -> Self {
+        Self::new(
+            Class::GatewayTimeoutNonFatal,
+            "response timeout",
+            format!("timed out waiting for response headers: {what}"),
+        )
+    }
+
+    /// A redirect of a filter.
+    pub fn redirected(status: StatusCode, location: String) -> Self {
+        let mut error = Self::new(Class::Redirect(status), "unexpected", "redirected");
+        error.location = Some(location);
+        error
+    }
+
+    /// The gateway does not serve the name.
+    pub fn bad_gateway_domain() -> Self {
+        let label = "gateway domain invalid";
+        Self::new(Class::NotFound, label, "bad gateway domain")
+    }
+
+    /// The request has been here before.
+    pub fn gateway_loop() -> Self {
+        Self::new(Class::LoopDetected, "gateway loop", "gateway loop detected")
+    }
+
     /// Something that should not happen.
     pub fn unexpected() -> Self {
         Self::new(Class::Internal, "unexpected", "unexpected error")
@@ -287,6 +357,152 @@ mod tests {
             assert_eq!(class.grpc(), grpc, "{class:?}");
             assert_eq!(class.closes(), closes, "{class:?}");
         }
+    }
+
+    /// Every cause of the specification's table, in its order.
+    fn causes() -> Vec<(&'static str, &'static str, HttpError)> {
+        use std::time::Duration;
+        let second = Duration::from_secs(1);
+        let injected = |class, message| HttpError::new(class, "unexpected", message);
+        vec![
+            ("outbound", "fail-fast", HttpError::fail_fast()),
+            ("outbound", "load shed", HttpError::load_shed()),
+            (
+                "outbound",
+                "stream timeout",
+                HttpError::stream_timeout("request timeout: 1s"),
+            ),
+            (
+                "outbound",
+                "profile timeout",
+                HttpError::profile_timeout(second),
+            ),
+            (
+                "outbound",
+                "required identity",
+                HttpError::identity_required("a.ns", Some("b.ns")),
+            ),
+            (
+                "outbound",
+                "no dispatcher",
+                HttpError::no_dispatcher("Service ns/web"),
+            ),
+            ("outbound", "no route", HttpError::no_route()),
+            (
+                "outbound",
+                "redirect",
+                HttpError::redirected(StatusCode::FOUND, "http://new.example/".into()),
+            ),
+            (
+                "outbound",
+                "injected HTTP",
+                injected(Class::InjectedHttp(StatusCode::IM_A_TEAPOT), "tea"),
+            ),
+            (
+                "outbound",
+                "injected gRPC",
+                injected(Class::InjectedGrpc(3), "bad argument"),
+            ),
+            (
+                "outbound",
+                "invalid policy",
+                HttpError::invalid_client_policy(),
+            ),
+            ("outbound", "anything else", HttpError::unexpected()),
+            (
+                "outbound endpoint",
+                "upgraded stream reset",
+                HttpError::io("upgraded connection failed with HTTP/2 reset: reset by peer"),
+            ),
+            (
+                "outbound endpoint",
+                "I/O error",
+                HttpError::io("Connection refused (os error 111)"),
+            ),
+            (
+                "outbound endpoint",
+                "connect timeout",
+                HttpError::connect_timeout(second),
+            ),
+            ("inbound", "no route", HttpError::no_inbound_route()),
+            ("inbound", "unauthorized", HttpError::unauthorized()),
+            ("inbound", "bad redirect", HttpError::unexpected()),
+            (
+                "inbound",
+                "invalid policy",
+                HttpError::invalid_server_policy(),
+            ),
+            (
+                "inbound",
+                "rate limit",
+                HttpError::rate_limited("total rate limit exceeded: 1rps".into()),
+            ),
+            ("inbound", "gateway name", HttpError::bad_gateway_domain()),
+            ("inbound", "gateway loop", HttpError::gateway_loop()),
+            ("inbound", "fail-fast", HttpError::fail_fast()),
+            ("inbound", "load shed", HttpError::load_shed()),
+            (
+                "inbound endpoint",
+                "I/O error",
+                HttpError::io("connection closed before message completed"),
+            ),
+            (
+                "inbound endpoint",
+                "connect timeout",
+                HttpError::connect_timeout(Duration::from_millis(100)),
+            ),
+            (
+                "server",
+                "bad request",
+                HttpError::new(
+                    Class::BadRequest(StatusCode::BAD_REQUEST),
+                    "unexpected",
+                    "invalid request line",
+                ),
+            ),
+        ]
+    }
+
+    #[test]
+    fn the_whole_table() {
+        use std::fmt::Write;
+        let mut text = String::new();
+        for (direction, cause, error) in causes() {
+            let _ = writeln!(text, "== {direction}: {cause} [{}]", error.label);
+            for (version, name, informational) in [
+                (Version::Http11, "HTTP/1.1", true),
+                (Version::Http11, "HTTP/1.1, hidden", false),
+                (Version::Http10, "HTTP/1.0", true),
+            ] {
+                let mut out = BytesMut::new();
+                let keep = version == Version::Http11;
+                let close = error.write_http1(version, keep, informational, false, &mut out);
+                let head = String::from_utf8(out.to_vec()).expect("text");
+                let head = head.trim_end().replace("\r\n", " | ");
+                let _ = writeln!(text, "{name}: {head} -> close {close}");
+            }
+            for (grpc, name, informational) in [
+                (false, "HTTP/2", true),
+                (true, "gRPC", true),
+                (true, "gRPC, hidden", false),
+            ] {
+                let response = error.response(grpc, informational);
+                let _ = write!(text, "{name}: {}", response.status().as_u16());
+                for (key, value) in response.headers() {
+                    let _ = write!(text, " | {key}: {}", value.to_str().expect("text"));
+                }
+                let _ = writeln!(text);
+            }
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/errors.txt");
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(path, &text).expect("the golden file can be written");
+        }
+        let want = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            want == text,
+            "{path} differs; UPDATE_GOLDEN=1 rewrites it:\n{text}"
+        );
     }
 
     #[test]

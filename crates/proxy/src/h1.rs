@@ -31,6 +31,14 @@ pub struct Conn {
     /// Bytes to be written.
     pub wbuf: BytesMut,
     eof: bool,
+    kept: Option<Box<Kept>>,
+}
+
+/// A copy of what was used up, for another try.
+#[derive(Debug)]
+struct Kept {
+    bytes: BytesMut,
+    limit: usize,
 }
 
 impl Conn {
@@ -46,6 +54,53 @@ impl Conn {
             rbuf,
             wbuf: BytesMut::new(),
             eof: false,
+            kept: None,
+        }
+    }
+
+    /// Keeps a copy of what is used up from now on, until it is more than `limit` bytes.
+    pub fn keep(&mut self, limit: usize) {
+        self.kept = Some(Box::new(Kept {
+            bytes: BytesMut::new(),
+            limit,
+        }));
+    }
+
+    /// Whether everything used up since [`Self::keep`] can be had back.
+    pub fn is_kept(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Gives up the copy.
+    pub fn forget(&mut self) {
+        self.kept = None;
+    }
+
+    /// Puts what was kept back in front of the read buffer.
+    pub fn rewind(&mut self) {
+        if let Some(kept) = self.kept.take() {
+            let mut bytes = kept.bytes;
+            bytes.extend_from_slice(&self.rbuf);
+            give_buffer(std::mem::replace(&mut self.rbuf, bytes));
+        }
+    }
+
+    /// Uses up bytes of the read buffer.
+    #[inline]
+    pub fn used(&mut self, n: usize) {
+        if self.kept.is_some() {
+            self.remember(n);
+        }
+        self.rbuf.advance(n);
+    }
+
+    fn remember(&mut self, n: usize) {
+        if let Some(kept) = &mut self.kept {
+            if kept.bytes.len() + n > kept.limit {
+                self.kept = None;
+            } else {
+                kept.bytes.extend_from_slice(&self.rbuf[..n]);
+            }
         }
     }
 
@@ -64,6 +119,11 @@ impl Conn {
     /// Whether the peer has closed its side.
     pub fn is_eof(&self) -> bool {
         self.eof
+    }
+
+    /// Whether the peer closed its side without TLS' word for it.
+    pub fn is_truncated(&self) -> bool {
+        self.io.is_truncated()
     }
 
     /// Queues bytes for the next send.
@@ -184,6 +244,11 @@ pub struct Pipe {
 }
 
 impl Pipe {
+    /// Bytes of the body so far.
+    pub fn moved(&self) -> usize {
+        usize::try_from(self.carried).unwrap_or(usize::MAX)
+    }
+
     /// A body with this framing at the source, changed so for the sink.
     pub fn new(framing: Framing, edit: BodyEdit) -> Self {
         Self {
@@ -224,7 +289,7 @@ impl Pipe {
                 }
                 let n = self.pending.min(GATHER);
                 dst.out().extend_from_slice(&src.rbuf[..n]);
-                src.rbuf.advance(n);
+                src.used(n);
                 self.pending -= n;
             } else {
                 let step = self.body.decode(&src.rbuf)?;
@@ -234,7 +299,7 @@ impl Pipe {
                     _ => dst.out().extend_from_slice(data),
                 }
                 self.carried += data.len() as u64;
-                src.rbuf.advance(step.take);
+                src.used(step.take);
             }
         }
         Ok(())
@@ -262,7 +327,7 @@ impl Pipe {
                 if n == 0 {
                     return Poll::Ready(Err(PipeError::Write(io::ErrorKind::WriteZero.into())));
                 }
-                src.rbuf.advance(n);
+                src.used(n);
                 self.pending -= n;
                 continue;
             }

@@ -4,11 +4,13 @@
 pub mod server1;
 pub mod server2;
 
+pub(crate) mod again;
 mod deadline;
 mod edits;
 mod exchange1;
 mod exchange2;
 pub(crate) mod filters;
+mod penalty;
 mod stream;
 
 use std::{
@@ -18,23 +20,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::deadline::Deadlines;
 pub use self::edits::{Edits, Lines};
+use self::{
+    again::{Resend, Why},
+    deadline::Deadlines,
+};
 use crate::{
     balance::{Balancer, NotReady},
+    budget::Budget,
     connect::ConnectError,
     endpoint::{Endpoint, InFlight},
-    errors::{Class, HttpError},
+    errors::HttpError,
     metrics::{
         http::{HttpMetrics, Outcome},
+        inbound::InboundMetrics,
         route::RouteMetrics,
     },
     observe::{self, Observed},
     policy::{
-        client::{Retry, Timeouts},
+        client::{Retry, RetryOn, Timeouts},
         matching,
+        profile::{self, ProfileRule},
     },
-    worker::Drain,
+    worker::{Drain, Gate},
 };
 
 /// One direction of traffic: inbound or outbound.
@@ -65,27 +73,29 @@ pub trait Direction {
     fn drain(&self) -> &Rc<Drain>;
 
     /// Requests in flight in this direction, and how many may be.
-    fn in_flight(&self) -> (&Cell<usize>, usize);
+    fn in_flight(&self) -> (&Gate, usize);
+
+    /// Whether memory is so short that requests are refused.
+    fn overloaded(&self) -> &Cell<bool>;
 }
 
 /// One of the requests in flight.
-struct Admitted<'a>(&'a Cell<usize>);
+struct Admitted<'a>(&'a Gate);
 
 impl<'a> Admitted<'a> {
     /// Counts a request in, unless there are too many.
     fn new(direction: &'a impl Direction) -> Result<Self, HttpError> {
-        let (count, max) = direction.in_flight();
-        if count.get() >= max {
+        let (gate, max) = direction.in_flight();
+        if direction.overloaded().get() || !gate.enter(max) {
             return Err(HttpError::load_shed());
         }
-        count.set(count.get() + 1);
-        Ok(Self(count))
+        Ok(Self(gate))
     }
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.0.leave();
     }
 }
 
@@ -116,6 +126,20 @@ pub struct Routed {
     pub head_timeout: Duration,
     /// Who watches it.
     pub observed: Observed,
+    /// Series of the inbound route.
+    pub inbound: Option<Rc<InboundMetrics>>,
+    /// What may be sent again without being asked for.
+    pub resend: Resend,
+    /// What repetitions are taken from.
+    pub budget: Option<Rc<Budget>>,
+    /// What the service profile's route says.
+    pub profile: Option<Arc<ProfileRule>>,
+    /// What the profile's retries are taken from.
+    pub retry_budget: Option<Rc<Budget>>,
+    /// How the last try ended, and when.
+    pub ended: Cell<Option<(Outcome, Instant)>>,
+    /// Whether the retry policy has asked for another try.
+    pub retried: Cell<bool>,
 }
 
 /// A backend on this worker.
@@ -159,6 +183,43 @@ impl Routed {
             .unwrap_or_else(|| flight.endpoint.http())
     }
 
+    /// The authority the request is given on its way to an endpoint, if it changes.
+    fn authority<'a>(&'a self, flight: &'a InFlight) -> Option<&'a str> {
+        let of_endpoint = flight.endpoint.meta().authority.as_deref();
+        self.edits.authority.as_deref().or(of_endpoint)
+    }
+
+    /// How an answer counts.
+    fn classify(&self, status: u16, grpc: Option<u16>) -> Outcome {
+        match &self.profile {
+            None => Outcome::classify(status, grpc),
+            Some(profile) => profile::classify(&profile.classes, status, grpc),
+        }
+    }
+
+    /// The head of an answer has come. `failed` says when to come back, where that is asked for.
+    fn answered(
+        &self,
+        flight: &InFlight,
+        status: u16,
+        now: Instant,
+        failed: impl FnOnce() -> Option<penalty::Failure>,
+    ) {
+        if flight.penalizes()
+            && let Some(failure) = failed()
+        {
+            flight.penalized(failure.come_back, now);
+        }
+        flight.answered(now);
+        let elapsed = now.saturating_duration_since(flight.started);
+        self.meter(flight).latency(status, elapsed);
+        if self.profile.is_some()
+            && let Some(series) = self.route.as_ref().and_then(|r| r.profile())
+        {
+            series.latency(status, now.saturating_duration_since(self.routed));
+        }
+    }
+
     /// Counts a request that goes out.
     fn begin(&self, flight: &InFlight) {
         self.observed.dispatched(&flight.endpoint);
@@ -166,18 +227,88 @@ impl Routed {
         if let Some(route) = &self.route {
             route.request();
         }
+        if let Some(inbound) = &self.inbound {
+            inbound.request();
+        }
     }
 
-    /// Counts an answer, also for circuit breaking.
+    /// Counts a piece of the request's body.
+    fn request_frame(&self, size: usize) {
+        match (&self.route, &self.inbound) {
+            _ if size == 0 => {}
+            (Some(route), _) => route.request_frame(size),
+            (None, Some(inbound)) => inbound.request_frame(size),
+            (None, None) => {}
+        }
+    }
+
+    /// Counts a piece of the answer's body.
+    fn response_frame(&self, size: usize) {
+        match (&self.route, &self.inbound) {
+            _ if size == 0 => {}
+            (Some(route), _) => route.response_frame(size),
+            (None, Some(inbound)) => inbound.response_frame(size),
+            (None, None) => {}
+        }
+    }
+
+    /// Counts the answer of one try, also for circuit breaking.
     fn finish(&self, flight: &InFlight, outcome: Outcome) {
         self.meter(flight).response(outcome);
         if let Some(route) = &self.route {
             let now = Instant::now();
+            route.backend_response(outcome, now.saturating_duration_since(flight.started));
+            self.ended.set(Some((outcome, now)));
+        }
+        if let Some(inbound) = &self.inbound {
+            let now = Instant::now();
             let since = |then| now.saturating_duration_since(then);
-            route.response(outcome, since(self.routed), since(flight.started));
+            inbound.response(outcome, since(self.routed), since(flight.started));
         }
         flight.judged(outcome);
         self.observed.ended(outcome);
+    }
+
+    /// Counts the request as a whole, after its last try; `error` is our own answer.
+    fn done(&self, error: Option<&HttpError>) {
+        let Some(route) = &self.route else {
+            return;
+        };
+        let (outcome, at) = match (error.and_then(HttpError::refusal), self.ended.get()) {
+            (None, Some(ended)) => ended,
+            (refusal, _) => {
+                let outcome = Outcome::broken(0, refusal.unwrap_or("UNKNOWN"));
+                (outcome, Instant::now())
+            }
+        };
+        route.response(outcome, at.saturating_duration_since(self.routed));
+        if self.retried.get()
+            && let Some(retry) = &self.retry
+            && outcome.error.is_empty()
+            && !retry.wants(outcome.status, outcome.grpc)
+        {
+            route.retries().successes.inc();
+        }
+    }
+
+    /// Counts a request that is sent again.
+    fn resent(&self, why: Why) {
+        match &self.route {
+            Some(route) => route.resent(why.label()),
+            None => {
+                if let Some(metrics) = &self.metrics {
+                    metrics.resent(why.label());
+                }
+            }
+        }
+    }
+
+    /// Largest body kept for another try.
+    fn replay_limit(&self) -> usize {
+        match &self.retry {
+            Some(retry) => retry.max_request_bytes.max(self.resend.limit),
+            None => self.resend.limit,
+        }
     }
 
     /// The limits of try number `n`; the last one waits for headers as long as it takes.
@@ -189,11 +320,41 @@ impl Routed {
         Deadlines::new(self.timeouts, headers, self.routed)
     }
 
-    /// Whether try number `n` may be followed by another because of its answer.
-    fn wants_retry(&self, n: u32, status: u16, grpc: Option<u16>) -> bool {
-        self.retry
-            .as_deref()
-            .is_some_and(|retry| n < u32::from(retry.max_retries) && retry.wants(status, grpc))
+    /// Whether try number `n` is followed by another because of its answer; `whole` says that the
+    /// request has been sent and can be sent again.
+    fn wants_retry(&self, n: u32, whole: bool, status: u16, grpc: Option<u16>) -> bool {
+        let Some(retry) = self.retry.as_deref().filter(|r| r.wants(status, grpc)) else {
+            return false;
+        };
+        if let RetryOn::Class(_) = retry.on {
+            return self.profile_retry(whole);
+        }
+        let exceeded = n >= u32::from(retry.max_retries);
+        if let Some(route) = &self.route {
+            if exceeded {
+                route.retries().limit_exceeded.inc();
+            } else if !whole {
+                route.retries().overflow.inc();
+            }
+        }
+        whole && !exceeded
+    }
+
+    /// Retries of a profile are bounded by its budget alone.
+    fn profile_retry(&self, whole: bool) -> bool {
+        let budget = self.retry_budget.as_ref();
+        let allowed = whole && budget.is_none_or(|b| b.withdraw(Instant::now()));
+        if let Some(series) = self.route.as_ref().and_then(|r| r.profile()) {
+            series.retryable(whole && !allowed);
+        }
+        allowed
+    }
+
+    /// Whether the gRPC status of an answer decides about another try.
+    fn awaits_grpc_status(&self, n: u32) -> bool {
+        self.retry.as_deref().is_some_and(|retry| {
+            n < u32::from(retry.max_retries) && matches!(retry.on, RetryOn::Grpc(_))
+        })
     }
 
     /// Waits before try number `n`.
@@ -205,16 +366,15 @@ impl Routed {
 
     /// An endpoint, waiting for one until the deadline.
     async fn endpoint(&self, deadline: Instant) -> Result<Rc<Endpoint>, HttpError> {
-        let endpoint = self.any_endpoint(deadline).await?;
+        self.checked(self.any_endpoint(deadline).await?)
+    }
+
+    /// The endpoint, if it is who the request asks for.
+    fn checked(&self, endpoint: Rc<Endpoint>) -> Result<Rc<Endpoint>, HttpError> {
         if let Some(required) = &self.require_id {
             let found = endpoint.meta().peer.as_ref().map(|p| p.id().as_str());
             if found != Some(required.as_str()) {
-                let message = format!("required id {required:?}; found {found:?}");
-                return Err(HttpError::new(
-                    Class::BadGateway,
-                    "identity required",
-                    message,
-                ));
+                return Err(HttpError::identity_required(required, found));
             }
         }
         Ok(endpoint)
@@ -232,17 +392,10 @@ impl Routed {
                         NotReady::Shed => HttpError::load_shed(),
                     })
             }
-            Backend::None(name) => Err(HttpError::new(
-                Class::BadGateway,
-                "unexpected",
-                format!("backend for {name} has no dispatcher"),
-            )),
+            Backend::None(name) => Err(HttpError::no_dispatcher(name)),
         }
     }
 }
-
-/// Other endpoints tried after a failed connect.
-const MAX_TRIES: u32 = 8;
 
 impl From<ConnectError> for HttpError {
     fn from(error: ConnectError) -> Self {

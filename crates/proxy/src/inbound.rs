@@ -1,12 +1,17 @@
 //! Traffic to local applications: terminate mesh TLS where it is ours, read the transport header of
 //! direct connections, find out the protocol, apply the port's policy, and hand it to the application.
 
+mod gateway;
 mod http;
 pub mod policy;
 pub mod rate;
 pub mod tls;
 
-use std::{net::SocketAddr, rc::Rc, time::Duration};
+use std::{
+    net::SocketAddr,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 use linkerd_tls::Alpn;
 
@@ -53,6 +58,10 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted, inbound_port: u16) {
             %client,
             "inbound connections are not allowed on this IP address ({orig_dst})"
         );
+        return;
+    }
+    if worker.overloaded.get() {
+        tracing::debug!(%client, "Connection refused: memory is short");
         return;
     }
     let conn = Conn::new(Stream::tcp(io));
@@ -163,15 +172,30 @@ async fn carry(
 ) {
     let speaks = match detect {
         None => otherwise,
-        Some(limit) => match sniff::http(&mut conn, limit).await {
-            Ok(detect::Http::Http1) => Speaks::Http1,
-            Ok(detect::Http::Http2) => Speaks::Http2,
-            Ok(detect::Http::NotHttp | detect::Http::More) => otherwise,
-            Err(error) => {
-                tracing::debug!(client = %peer.addr, %error, "Protocol detection failed");
-                return;
+        Some(limit) => {
+            let began = Instant::now();
+            let verdict = sniff::http(&mut conn, limit).await;
+            let (result, speaks) = match verdict {
+                Ok(detect::Http::Http1) => ("http/1", Some(Speaks::Http1)),
+                Ok(detect::Http::Http2) => ("http/2", Some(Speaks::Http2)),
+                Ok(detect::Http::NotHttp) => ("not_http", Some(otherwise)),
+                Ok(detect::Http::More) => ("read_timeout", Some(otherwise)),
+                Err(error) => {
+                    tracing::debug!(client = %peer.addr, %error, "Protocol detection failed");
+                    ("error", None)
+                }
+            };
+            policy.detected(
+                &worker.registry,
+                peer.target.port(),
+                result,
+                began.elapsed(),
+            );
+            match speaks {
+                Some(speaks) => speaks,
+                None => return,
             }
-        },
+        }
     };
     match speaks {
         Speaks::Opaque => forward(worker, policy, peer, conn).await,
@@ -233,7 +257,12 @@ async fn direct(worker: &Rc<Worker>, conn: Conn, client: SocketAddr, orig_dst: S
     };
     count_header(worker, &header, &tls);
     if let Some(name) = &header.name {
-        tracing::info!(%client, name, "bad gateway domain");
+        let peer = Client {
+            addr: client,
+            tls,
+            target: orig_dst,
+        };
+        gateway::serve(worker, peer, &header, name, conn).await;
         return;
     }
     let policy = worker.inbound.port(worker, header.port);

@@ -62,6 +62,15 @@ impl Stream {
         self
     }
 
+    /// Whether the end, if it has come, came without TLS' word for it: the peer may have been killed.
+    pub fn is_truncated(&self) -> bool {
+        match &self.kind {
+            Kind::Tcp(_) => false,
+            Kind::Client(io) => !io.is_ended(),
+            Kind::Server(io) => !io.is_ended(),
+        }
+    }
+
     /// The socket of a plain stream.
     pub fn into_tcp(self) -> Option<TcpStream> {
         match self.kind {

@@ -2,9 +2,13 @@
 //! writer and is bumped with plain loads and stores. A scrape adds the cells up. Handles are resolved
 //! once per connection, route or endpoint, never per request.
 
+pub mod balancer;
+pub mod control;
 mod family;
 pub mod http;
+pub mod inbound;
 pub mod labels;
+pub mod process;
 pub mod route;
 pub mod transport;
 
@@ -20,7 +24,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-pub use self::{family::Family, labels::Labels};
+pub use self::{
+    family::{Family, Merge},
+    labels::Labels,
+};
 
 /// A number with one writer.
 #[derive(Debug, Default)]
@@ -87,6 +94,12 @@ impl Histogram {
             reason = "the cast saturates"
         )]
         self.sum.add((value * 1e6) as u64);
+    }
+
+    /// Counts a value of nothing, which is in the first bucket.
+    #[inline]
+    pub fn observe_zero(&self) {
+        self.buckets[0].inc();
     }
 
     fn add(&self, other: &Self) {
@@ -224,6 +237,19 @@ fn fold<T>(live: &mut Vec<Arc<T>>, mut keep: impl FnMut(&T)) {
     });
 }
 
+/// Milliseconds, shown as seconds.
+struct Millis(u64);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, millis) = (self.0 / 1000, self.0 % 1000);
+        match millis {
+            0 => write!(f, "{seconds}"),
+            millis => write!(f, "{seconds}.{millis:03}"),
+        }
+    }
+}
+
 impl Cells {
     /// Folds dead cells away; gives something that changes with every count.
     fn gather(&mut self) -> u64 {
@@ -251,8 +277,14 @@ impl Cells {
         let name = family.name();
         match self {
             Self::Number(left, live) => {
-                let sum = live.iter().fold(*left, |sum, c| sum.wrapping_add(c.get()));
-                if family.kind() == "gauge" {
+                let values = live.iter().map(|c| c.get());
+                let sum = match family.merge() {
+                    Merge::Sum => values.fold(*left, u64::wrapping_add),
+                    Merge::Max => values.max().unwrap_or(0),
+                };
+                if family.in_millis() {
+                    writeln!(out, "{name}{{{labels}}} {}", Millis(sum))
+                } else if family.kind() == "gauge" {
                     writeln!(out, "{name}{{{labels}}} {}", sum.cast_signed())
                 } else {
                     writeln!(out, "{name}{{{labels}}} {sum}")

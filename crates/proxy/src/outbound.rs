@@ -5,10 +5,11 @@ pub mod discover;
 mod http;
 mod overrides;
 
-use std::{rc::Rc, time::Instant};
+use std::{net::SocketAddr, rc::Rc, time::Instant};
 
 pub use self::discover::Cache;
-use self::{discover::LocalPolicy, http::OutboundHttp};
+use self::discover::LocalPolicy;
+pub(crate) use self::http::OutboundHttp;
 use crate::{
     connect::Payload,
     control::Target,
@@ -17,6 +18,7 @@ use crate::{
     h1::Conn,
     http::{Backend, server1, server2},
     io::Stream,
+    metrics::{Family, Labels},
     policy::{
         client::{Protocol, Refusal, TcpRoute},
         matching::HostMatch,
@@ -41,6 +43,10 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted) {
         client,
         orig_dst,
     } = accepted;
+    if worker.overloaded.get() {
+        tracing::debug!(%client, "Connection refused: memory is short");
+        return;
+    }
     let target = worker.outbound.target(&worker, Target::Addr(orig_dst));
     let io = Stream::tcp(io).metered(target.transport(&worker).open());
     let conn = Conn::new(io);
@@ -52,25 +58,43 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted) {
         }
     };
     let detect_timeout = worker.config.outbound.detect_timeout;
+    let ingress = worker.config.outbound.ingress;
+    let protocol = match &policy.policy.protocol {
+        _ if ingress => "detect",
+        Protocol::Http1(_) => "http/1",
+        Protocol::Http2(_) | Protocol::Grpc(_) => "http/2",
+        Protocol::Opaque(_) => "opaq",
+        Protocol::Tls(_) => "tls",
+        Protocol::Detect { .. } | Protocol::Invalid(_) => "detect",
+    };
+    let family = Family::OutboundTcpProtocolConnections;
+    policy.count(&worker, family, "protocol", protocol);
     let http = |version| OutboundHttp::new(&worker, &target, &policy, version, client);
     match &policy.policy.protocol {
         // In ingress mode requests are routed one by one, whatever the address says.
-        _ if worker.config.outbound.ingress => {
+        _ if ingress => {
             let opaque = match &policy.policy.protocol {
                 Protocol::Detect { opaque, .. } | Protocol::Opaque(opaque) => opaque.as_ref(),
                 _ => None,
             };
-            serve_detected(&worker, &policy, conn, opaque, http).await;
+            serve_detected(&worker, &policy, conn, opaque, orig_dst, http).await;
         }
         Protocol::Http1(_) => server1::serve(&http(Version::Http1), conn).await,
         Protocol::Http2(_) | Protocol::Grpc(_) => {
             server2::serve(&http(Version::Http2), conn, &worker.config.outbound.http2).await;
         }
         Protocol::Opaque(route) => {
-            opaque(&worker, &policy, route.as_ref(), conn).await;
+            opaque(
+                &worker,
+                &policy,
+                route.as_ref(),
+                conn,
+                RouteKind::Tcp(orig_dst),
+            )
+            .await;
         }
         Protocol::Detect { opaque, .. } => {
-            serve_detected(&worker, &policy, conn, opaque.as_ref(), http).await;
+            serve_detected(&worker, &policy, conn, opaque.as_ref(), orig_dst, http).await;
         }
         Protocol::Tls(routes) => {
             let mut conn = conn;
@@ -82,7 +106,10 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted) {
                         .max_by_key(|(rank, _)| *rank);
                     match best {
                         Some((_, route)) => {
-                            self::opaque(&worker, &policy, Some(&route.route), conn).await;
+                            let named = worker.config.outbound.hostname_labels;
+                            let hostname = sni.filter(|_| named).unwrap_or_default();
+                            let kind = RouteKind::Tls(orig_dst, hostname);
+                            self::opaque(&worker, &policy, Some(&route.route), conn, kind).await;
                         }
                         None => tracing::debug!(%orig_dst, ?sni, "No TLS route"),
                     }
@@ -93,7 +120,7 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted) {
         }
         Protocol::Invalid(message) => {
             tracing::debug!(%orig_dst, message, "Invalid client policy");
-            serve_detected(&worker, &policy, conn, None, http).await;
+            serve_detected(&worker, &policy, conn, None, orig_dst, http).await;
         }
     }
 }
@@ -103,15 +130,18 @@ async fn serve_detected(
     policy: &Rc<LocalPolicy>,
     mut conn: Conn,
     route: Option<&TcpRoute>,
+    orig_dst: SocketAddr,
     http: impl Fn(Version) -> OutboundHttp,
 ) {
     let limit = worker.config.outbound.detect_timeout;
+    let began = Instant::now();
     let mut server = None;
+    let mut counted = RouteConnection::new(worker, policy, route, RouteKind::Tcp(orig_dst));
     let mut verdict = sniff::http(&mut conn, limit.min(sniff::SILENCE)).await;
     if matches!(verdict, Ok(detect::Http::More)) && limit > sniff::SILENCE {
         // A silent client may be waiting for its server to speak: ask the server, too.
         if conn.rbuf.is_empty()
-            && let Some(dialled) = dial(worker, policy, route).await
+            && let Ok(dialled) = dial(worker, policy, route).await
         {
             let (server, _) = server.insert(dialled);
             match sniff::first_speaker(&mut conn, server, limit).await {
@@ -123,6 +153,14 @@ async fn serve_detected(
             verdict = sniff::http(&mut conn, limit - sniff::SILENCE).await;
         }
     }
+    let result = match &verdict {
+        Ok(detect::Http::Http1) => "http/1",
+        Ok(detect::Http::Http2) => "http/2",
+        Ok(detect::Http::NotHttp) => "not_http",
+        Ok(detect::Http::More) => "read_timeout",
+        Err(_) => "error",
+    };
+    policy.detected(worker, result, began.elapsed());
     match verdict {
         Ok(detect::Http::Http1) => {
             drop(server);
@@ -133,10 +171,38 @@ async fn serve_detected(
             server2::serve(&http(Version::Http2), conn, &worker.config.outbound.http2).await;
         }
         Ok(detect::Http::NotHttp | detect::Http::More) => match server {
-            Some((server, _flight)) => tunnel::copy(conn, server).await,
-            None => opaque(worker, policy, route, conn).await,
+            Some((server, _flight)) => {
+                counted.open();
+                tunnel::copy(conn, server).await;
+            }
+            None => {
+                drop(counted);
+                opaque(worker, policy, route, conn, RouteKind::Tcp(orig_dst)).await;
+            }
         },
         Err(error) => tracing::debug!(%error, "Protocol detection failed"),
+    }
+}
+
+/// Opaque bytes to a service by name, for the gateway.
+pub(crate) async fn carry_named(worker: &Rc<Worker>, target: Target, conn: Conn) {
+    let local = worker.outbound.target(worker, target);
+    let policy = match local.ready(worker).await {
+        Ok(policy) => policy,
+        Err(error) => {
+            tracing::info!(target = %local.target(), %error, "bad gateway domain");
+            return;
+        }
+    };
+    let (Protocol::Detect { opaque: route, .. } | Protocol::Opaque(route)) =
+        &policy.policy.protocol
+    else {
+        tracing::debug!(target = %local.target(), "The service is not opaque");
+        return;
+    };
+    match dial(worker, &policy, route.as_ref()).await {
+        Ok((server, _flight)) => tunnel::copy(conn, server).await,
+        Err(error) => tracing::debug!(?error, "Gateway connection failed"),
     }
 }
 
@@ -145,61 +211,193 @@ async fn opaque(
     policy: &Rc<LocalPolicy>,
     route: Option<&TcpRoute>,
     client: Conn,
+    kind: RouteKind,
 ) {
-    if let Some((server, _flight)) = dial(worker, policy, route).await {
-        tunnel::copy(client, server).await;
+    let mut counted = RouteConnection::new(worker, policy, route, kind);
+    counted.open();
+    match dial(worker, policy, route).await {
+        Ok((server, _flight)) => tunnel::copy(client, server).await,
+        Err(error) => counted.failed(error),
     }
 }
+
+/// Which families a connection is counted in.
+enum RouteKind {
+    Tcp(SocketAddr),
+    /// With the `hostname` label.
+    Tls(SocketAddr, String),
+}
+
+/// Counts a connection of a TCP or TLS route when it opens and when it closes.
+struct RouteConnection<'a> {
+    worker: &'a Worker,
+    policy: &'a LocalPolicy,
+    route: Option<&'a TcpRoute>,
+    kind: RouteKind,
+    open: bool,
+    error: &'static str,
+}
+
+impl<'a> RouteConnection<'a> {
+    fn new(
+        worker: &'a Worker,
+        policy: &'a LocalPolicy,
+        route: Option<&'a TcpRoute>,
+        kind: RouteKind,
+    ) -> Self {
+        Self {
+            worker,
+            policy,
+            route,
+            kind,
+            open: false,
+            error: "",
+        }
+    }
+
+    fn labels(&self) -> Option<Labels> {
+        let labels = Labels::default()
+            .referent("parent", &self.policy.policy.parent)
+            .route(&self.route?.meta);
+        let (RouteKind::Tcp(addr) | RouteKind::Tls(addr, _)) = &self.kind;
+        let labels = labels
+            .show("target_ip", addr.ip())
+            .show("target_port", addr.port());
+        Some(match &self.kind {
+            RouteKind::Tcp(_) => labels,
+            RouteKind::Tls(_, hostname) => labels.with("hostname", hostname),
+        })
+    }
+
+    fn open(&mut self) {
+        let family = match self.kind {
+            RouteKind::Tcp(_) => Family::OutboundTcpRouteOpen,
+            RouteKind::Tls(..) => Family::OutboundTlsRouteOpen,
+        };
+        if let Some(labels) = self.labels() {
+            self.open = true;
+            self.worker.registry.counter(family, &labels.finish()).inc();
+        }
+    }
+
+    fn failed(&mut self, error: DialError) {
+        self.error = error.label();
+        let (RouteKind::Tcp(addr) | RouteKind::Tls(addr, _)) = &self.kind;
+        let labels = Labels::default()
+            .with("error", error.cause())
+            .target(*addr)
+            .finish();
+        self.worker
+            .registry
+            .counter(Family::OutboundTcpErrorsTotal, &labels)
+            .inc();
+    }
+}
+
+impl Drop for RouteConnection<'_> {
+    fn drop(&mut self) {
+        let family = match self.kind {
+            RouteKind::Tcp(_) => Family::OutboundTcpRouteClose,
+            RouteKind::Tls(..) => Family::OutboundTlsRouteClose,
+        };
+        if self.open
+            && let Some(labels) = self.labels()
+        {
+            let labels = labels.with("error", self.error).finish();
+            self.worker.registry.counter(family, &labels).inc();
+        }
+    }
+}
+
+/// Why an opaque connection has no other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DialError {
+    NoRoute,
+    Forbidden,
+    InvalidBackend,
+    NotReady,
+    Connect,
+}
+
+impl DialError {
+    /// Of `outbound_tcp_route_close_total`.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Forbidden => "forbidden",
+            Self::InvalidBackend => "invalid_backend",
+            Self::NoRoute => "invalid_policy",
+            Self::NotReady | Self::Connect => "unexpected",
+        }
+    }
+
+    /// Of `outbound_tcp_errors_total`.
+    fn cause(self) -> &'static str {
+        match self {
+            Self::NotReady => "failfast",
+            Self::Connect => "i/o",
+            Self::NoRoute | Self::Forbidden | Self::InvalidBackend => "unexpected",
+        }
+    }
+}
+
+/// Endpoints tried for one connection: nothing has been sent to any of them yet.
+const MAX_DIALS: usize = 4;
 
 /// Opens the other side of an opaque connection, if its route allows.
 async fn dial(
     worker: &Rc<Worker>,
     policy: &Rc<LocalPolicy>,
     route: Option<&TcpRoute>,
-) -> Option<(Conn, InFlight)> {
+) -> Result<(Conn, InFlight), DialError> {
     let Some(route) = route else {
         tracing::debug!("No TCP route");
-        return None;
+        return Err(DialError::NoRoute);
     };
     match &route.refusal {
         None => {}
         Some(Refusal::Forbidden) => {
             tracing::info!(route = %route.meta, "forbidden TCP route");
-            return None;
+            return Err(DialError::Forbidden);
         }
         Some(Refusal::Invalid(message)) => {
             tracing::info!(route = %route.meta, message, "invalid TCP backend");
-            return None;
+            return Err(DialError::InvalidBackend);
         }
     }
-    let backend = policy.choose(&route.backends, Instant::now())?;
+    let chosen = policy.choose(&route.backends, Instant::now());
+    let backend = chosen.ok_or(DialError::NotReady)?;
     let queue = worker.config.outbound.tcp_queue;
-    let endpoint = match &policy.backends[backend.backend] {
-        Backend::Forward(endpoint) => endpoint.clone(),
-        Backend::Balance(balancer) => {
-            let deadline = Instant::now() + queue.failfast;
-            match balancer.ready(deadline, queue.capacity).await {
-                Ok(endpoint) => endpoint,
-                Err(error) => {
+    let deadline = Instant::now() + queue.failfast;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let endpoint = match &policy.backends[backend.backend] {
+            Backend::Forward(endpoint) => endpoint.clone(),
+            Backend::Balance(balancer) => {
+                let ready = balancer.ready(deadline, queue.capacity).await;
+                ready.map_err(|error| {
                     tracing::debug!(?error, "No endpoint is ready");
-                    return None;
+                    DialError::NotReady
+                })?
+            }
+            Backend::None(name) => {
+                tracing::debug!(backend = %name, "Backend has no dispatcher");
+                return Err(DialError::InvalidBackend);
+            }
+        };
+        let flight = InFlight::new(endpoint, Instant::now());
+        match flight.endpoint.connect(Payload::Opaque).await {
+            Ok(server) => {
+                flight.answered(Instant::now());
+                return Ok((server, flight));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "Connection failed");
+                let balanced = policy.backends[backend.backend].is_balanced();
+                if !balanced || tries >= MAX_DIALS || Instant::now() >= deadline {
+                    return Err(DialError::Connect);
                 }
             }
-        }
-        Backend::None(name) => {
-            tracing::debug!(backend = %name, "Backend has no dispatcher");
-            return None;
-        }
-    };
-    let flight = InFlight::new(endpoint, Instant::now());
-    match flight.endpoint.connect(Payload::Opaque).await {
-        Ok(server) => {
-            flight.answered(Instant::now());
-            Some((server, flight))
-        }
-        Err(error) => {
-            tracing::debug!(%error, "Connection failed");
-            None
         }
     }
 }

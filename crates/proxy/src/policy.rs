@@ -5,6 +5,7 @@ pub mod client;
 pub mod endpoint;
 pub mod filter;
 pub mod matching;
+pub mod profile;
 pub mod server;
 
 use std::{fmt, sync::Arc};

@@ -134,6 +134,11 @@ impl<S: Side> TlsStream<S> {
         })
     }
 
+    /// Whether the peer has said that nothing more will come.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.records.is_ended()
+    }
+
     /// Reads ciphertext; 0 is the end.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let incoming = &mut self.records.incoming;

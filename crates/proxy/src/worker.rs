@@ -18,7 +18,7 @@ use crate::{
     control::Discovery,
     endpoint::Swept,
     inbound,
-    metrics::Registry,
+    metrics::{Counter, Registry},
     observe::Observers,
     outbound,
 };
@@ -52,15 +52,68 @@ pub struct Worker {
     pub swept: Rc<Swept>,
     /// HTTP requests in flight, by direction.
     pub in_flight: InFlightLimits,
+    /// Memory is so short that work is refused.
+    pub overloaded: Cell<bool>,
 }
 
-/// Requests in flight on this worker.
+/// Requests in flight, by direction.
 #[derive(Debug, Default)]
 pub struct InFlightLimits {
     /// Outbound.
-    pub outbound: Cell<usize>,
+    pub outbound: Gate,
     /// Inbound.
-    pub inbound: Cell<usize>,
+    pub inbound: Gate,
+}
+
+impl InFlightLimits {
+    /// One set of gates per worker; each knows what the others have.
+    pub fn for_workers(count: usize) -> Vec<Self> {
+        let cells = || -> Arc<[Counter]> { (0..count).map(|_| Counter::default()).collect() };
+        let (outbound, inbound) = (cells(), cells());
+        let gate = |cells: &Arc<[Counter]>, mine| Gate {
+            cells: cells.clone(),
+            mine,
+        };
+        (0..count)
+            .map(|mine| Self {
+                outbound: gate(&outbound, mine),
+                inbound: gate(&inbound, mine),
+            })
+            .collect()
+    }
+}
+
+/// Counts what is in flight in the process. Each worker writes its own cell and reads all.
+#[derive(Debug)]
+pub struct Gate {
+    cells: Arc<[Counter]>,
+    mine: usize,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            cells: Arc::new([Counter::default()]),
+            mine: 0,
+        }
+    }
+}
+
+impl Gate {
+    /// Lets one more in, unless there are `max`.
+    pub fn enter(&self, max: usize) -> bool {
+        let all: u64 = self.cells.iter().map(Counter::get).sum();
+        if all >= max as u64 {
+            return false;
+        }
+        self.cells[self.mine].inc();
+        true
+    }
+
+    /// One has left.
+    pub fn leave(&self) {
+        self.cells[self.mine].dec();
+    }
 }
 
 /// How often idle things are looked for.
@@ -76,6 +129,7 @@ impl Worker {
         observers: Observers,
         inbound_port: u16,
         allow_loopback: bool,
+        in_flight: InFlightLimits,
     ) -> Rc<Self> {
         let connector = |timeout, socket, guard, source| {
             Rc::new(Connector {
@@ -115,7 +169,8 @@ impl Worker {
             outbound: outbound::Cache::default(),
             inbound: inbound::Cache::default(),
             swept: Rc::default(),
-            in_flight: InFlightLimits::default(),
+            in_flight,
+            overloaded: Cell::new(false),
             config,
         })
     }
@@ -125,6 +180,14 @@ impl Worker {
         loop {
             tokio::time::sleep(SWEEP).await;
             let now = Instant::now();
+            if let Some(ceiling) = self.config.memory_ceiling {
+                let was = self.overloaded.get();
+                let is = crate::memory::overloaded(crate::memory::resident(), ceiling, was);
+                if is != was {
+                    tracing::warn!(ceiling, overloaded = is, "Memory ceiling");
+                    self.overloaded.set(is);
+                }
+            }
             self.swept.sweep(now);
             self.outbound
                 .sweep(now, self.config.outbound.discovery_idle);
@@ -213,5 +276,25 @@ impl Drop for DrainSlot {
         if self.waker.is_some() {
             self.drain.wakers.borrow_mut().remove(&self.id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_for_all_workers_together() {
+        let workers = InFlightLimits::for_workers(2);
+        let [a, b] = workers.as_slice() else {
+            panic!("two workers");
+        };
+        assert!(a.inbound.enter(3));
+        assert!(b.inbound.enter(3));
+        assert!(b.inbound.enter(3));
+        assert!(!a.inbound.enter(3), "three are in");
+        assert!(a.outbound.enter(3), "directions are counted apart");
+        b.inbound.leave();
+        assert!(a.inbound.enter(3));
     }
 }

@@ -3,14 +3,21 @@
 #[path = "support/harness.rs"]
 mod harness;
 
-use harness::{CLUSTER_IP, Client, DEADLINE, Pair, SERVICE, get, http_echo};
+use std::{net::SocketAddr, sync::Arc};
+
+use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, SERVICE, get, http_echo};
 use linkerd_api::proto::{
-    http_route::{HttpRouteMatch, PathMatch, RequestHeaderModifier, RequestRedirect, path_match},
+    destination::AuthorityOverride,
+    http_route::{
+        HttpRouteMatch, PathMatch, PathModifier, RequestHeaderModifier, RequestRedirect,
+        path_match, path_modifier,
+    },
     http_types::{Headers, headers::Header},
     outbound::http_route::{Filter, filter},
 };
+use linkerd_proxy::socket::OrigDst;
 use linkerd_testkit::{
-    control_plane::objects,
+    control_plane::{ControlPlane, objects},
     echo::{Answer, Echo},
     wait_for,
 };
@@ -166,4 +173,150 @@ fn the_upgrade_threshold_is_crossed_and_left() {
     wait_for(DEADLINE, "both ways were used", || {
         session("http/1") > 0.5 && session("http/2") > 0.5
     });
+}
+
+#[test]
+fn a_gateway_carries_requests_on() {
+    let app = http_echo();
+    let pair = Pair::with(
+        app.addr(),
+        &[],
+        &[("INBOUND_GATEWAY_SUFFIXES", "svc.cluster.local.")],
+    );
+    let name = "target.ns.svc.cluster.local:8080";
+    pair.control.set_outbound(name, objects::service(name));
+    pair.control
+        .set_endpoints(name, [objects::endpoint(app.addr())]);
+    let gateway = |authority: &str| {
+        let mut endpoint = objects::meshed(
+            app.addr(),
+            &pair.server.identity,
+            pair.server.inbound.port(),
+        );
+        endpoint.authority_override = Some(AuthorityOverride {
+            authority_override: authority.into(),
+        });
+        pair.control.set_endpoints(SERVICE, [endpoint]);
+    };
+    gateway(name);
+    let mut client = Client::connect(pair.client.outbound);
+    let answer = client.get("/x", "web");
+    assert_eq!(answer.status(), 200, "{}", answer.head);
+    let seen = app.requests().remove(0);
+    let want = format!(
+        "by={};for={};host={name};proto=https",
+        pair.server.identity, pair.client.identity
+    );
+    assert_eq!(seen.header("forwarded"), Some(want.as_str()));
+    assert_eq!(seen.header("host"), Some(name));
+    // A request that has been here before goes in a circle.
+    let looped = format!(
+        "GET / HTTP/1.1\r\nhost: web\r\nforwarded: by={};for=a\r\n\r\n",
+        pair.server.identity
+    );
+    assert_eq!(client.send(looped).answer().status(), 508);
+    // A name the gateway does not serve, and one nobody knows.
+    for other in ["target.example.com:80", "nobody.ns.svc.cluster.local:80"] {
+        gateway(other);
+        wait_for(DEADLINE, "a bad gateway domain", || {
+            get(pair.client.outbound, "/", "web").status() == 404
+        });
+    }
+}
+
+/// A proxy in front of an application, reached without TLS.
+fn plain_server(control: &ControlPlane, app: SocketAddr) -> Proxy {
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    Proxy::start(control, "web", local, OrigDst::fixed(app), &[])
+}
+
+/// Lets everybody in, or nobody but who has an identity elsewhere.
+fn server(open: bool) -> linkerd_api::proto::inbound::Server {
+    let suffix = (!open).then_some("example.com");
+    objects::inbound_detect(vec![objects::allow("who", suffix)])
+}
+
+#[test]
+fn a_policy_change_ends_open_connections() {
+    let app = Echo::tcp(
+        ([127, 0, 0, 1], 0),
+        linkerd_testkit::echo::Behavior::default(),
+    );
+    let control = ControlPlane::start();
+    let port = app.addr().port();
+    control.set_inbound(port, server(true));
+    let proxy = plain_server(&control, app.addr());
+    let bytes: Vec<u8> = (0..16).collect();
+    let mut client = Client::connect_from_afar(proxy.inbound);
+    client.send(&bytes);
+    assert_eq!(client.exactly(16), bytes);
+    let mut near = Client::connect(proxy.inbound);
+    near.send(&bytes);
+    assert_eq!(near.exactly(16), bytes);
+    control.set_inbound(port, server(false));
+    assert!(client.rest().is_empty(), "the connection ends");
+    let ended = proxy.metric("inbound_tcp_authz_terminate_total", &[]);
+    assert!((ended - 1.0).abs() < 0.1, "{ended}");
+    near.send(&bytes);
+    assert_eq!(near.exactly(16), bytes, "clients of the same host stay");
+    // A new connection is accepted and closed.
+    let mut client = Client::connect_from_afar(proxy.inbound);
+    client.send(&bytes);
+    assert!(client.rest().is_empty());
+    assert!(proxy.metric("inbound_tcp_authz_deny_total", &[]) > 0.5);
+}
+
+#[test]
+fn a_policy_change_holds_for_the_next_request() {
+    let app = http_echo();
+    let control = ControlPlane::start();
+    let port = app.addr().port();
+    control.set_inbound(port, server(true));
+    let proxy = plain_server(&control, app.addr());
+    let mut client = Client::connect_from_afar(proxy.inbound);
+    wait_for(DEADLINE, "the permission", || {
+        client.get("/", "web").status() == 200
+    });
+    control.set_inbound(port, server(false));
+    wait_for(DEADLINE, "the denial", || {
+        client.get("/", "web").status() == 403
+    });
+    control.set_inbound(port, server(true));
+    wait_for(DEADLINE, "the permission again", || {
+        client.get("/", "web").status() == 200
+    });
+    assert_eq!(get(proxy.inbound, "/", "web").status(), 200, "loopback");
+}
+
+#[test]
+fn a_redirect_replaces_the_matched_prefix() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    let mut route = objects::http_route(objects::balancer(SERVICE));
+    route.rules[0].matches = vec![HttpRouteMatch {
+        path: Some(PathMatch {
+            kind: Some(path_match::Kind::Prefix("/old".into())),
+        }),
+        ..HttpRouteMatch::default()
+    }];
+    route.rules[0].filters = vec![Filter {
+        kind: Some(filter::Kind::Redirect(RequestRedirect {
+            path: Some(PathModifier {
+                replace: Some(path_modifier::Replace::Prefix("/new".into())),
+            }),
+            ..RequestRedirect::default()
+        })),
+    }];
+    pair.control
+        .set_outbound(CLUSTER_IP, objects::detect(vec![route], None));
+    let mut client = Client::connect(pair.client.outbound);
+    for (path, want) in [
+        ("/old", "http://web/new"),
+        ("/old/a/b?c=d", "http://web/new/a/b?c=d"),
+    ] {
+        let answer = client.get(path, "web");
+        assert_eq!(answer.status(), 301, "{path}");
+        assert_eq!(answer.header("location"), Some(want), "{path}");
+    }
+    assert_eq!(client.get("/older", "web").status(), 404, "not a segment");
 }

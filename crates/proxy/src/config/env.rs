@@ -142,6 +142,17 @@ vars! {
     OUTBOUND_DISCOVERY_IDLE_TIMEOUT = "LINKERD2_PROXY_OUTBOUND_DISCOVERY_IDLE_TIMEOUT";
     /// Requests in flight to one meshed endpoint above which HTTP/1 requests travel as HTTP/2.
     OUTBOUND_HTTP1_UPGRADE_THRESHOLD = "LINKERD2_PROXY_OUTBOUND_HTTP1_UPGRADE_THRESHOLD";
+    /// Bytes of memory above which new work is refused; 0 is no ceiling. By default nine tenths of
+    /// the container's limit.
+    MEMORY_CEILING = "LINKERD2_PROXY_MEMORY_CEILING";
+    /// Time an HTTP/2 connection to a peer is kept without requests.
+    OUTBOUND_HTTP2_IDLE_TIMEOUT = "LINKERD2_PROXY_OUTBOUND_HTTP2_IDLE_TIMEOUT";
+    /// Age at which an HTTP/2 connection to a peer is replaced by a new one.
+    OUTBOUND_HTTP2_MAX_AGE = "LINKERD2_PROXY_OUTBOUND_HTTP2_MAX_AGE";
+    /// Sends requests the application has not received to another endpoint, whatever their method.
+    HTTP_RESEND_UNSENT = "LINKERD2_PROXY_HTTP_RESEND_UNSENT";
+    /// Repeats idempotent requests, once, whose connection died before any byte of an answer.
+    HTTP_RESEND_IDEMPOTENT = "LINKERD2_PROXY_HTTP_RESEND_IDEMPOTENT";
     /// HTTP/2 stream window of client connections.
     HTTP2_INITIAL_STREAM_WINDOW_SIZE = "LINKERD2_PROXY_HTTP2_INITIAL_STREAM_WINDOW_SIZE";
     /// HTTP/2 connection window of client connections.

@@ -3,9 +3,9 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use super::{
-    AccessLog, Addr, Admin, Backoff, Config, Control, ControlAddr, DefaultPolicy, Env, Http2Server,
-    Http2Windows, Identity, IdentitySource, Inbound, Outbound, Pool, Queue, SocketOptions,
-    StreamLimits, Tap, Workers, env,
+    AccessLog, Addr, Admin, Backoff, Config, Control, ControlAddr, DefaultPolicy, Died, Env,
+    Http2Life, Http2Server, Http2Windows, Identity, IdentitySource, Inbound, Outbound, Pool, Queue,
+    Safe, SocketOptions, StreamLimits, Tap, Workers, env,
     value::{self, Malformed},
 };
 
@@ -94,8 +94,16 @@ impl<'a> Reader<'a> {
             ],
             60 * SECOND,
         );
-        let outbound = self.outbound(outbound_backoff);
-        let inbound = self.inbound(inbound_backoff);
+        let safe = Safe {
+            unsent: self
+                .get(env::HTTP_RESEND_UNSENT, value::boolean)
+                .unwrap_or(true),
+            idempotent: self
+                .get(env::HTTP_RESEND_IDEMPOTENT, value::boolean)
+                .unwrap_or(true),
+        };
+        let outbound = self.outbound(outbound_backoff, safe);
+        let inbound = self.inbound(inbound_backoff, safe);
         let admin = Admin {
             listen: self
                 .get(env::ADMIN_LISTEN_ADDR, value::socket_addr)
@@ -116,6 +124,11 @@ impl<'a> Reader<'a> {
                 listen: tap_listen,
                 identity,
             });
+        let memory_ceiling = match self.get(env::MEMORY_CEILING, value::number) {
+            Some(0) => None,
+            Some(bytes) => Some(bytes),
+            None => crate::memory::of_container(),
+        };
         let shutdown_grace = self.duration(env::SHUTDOWN_GRACE_PERIOD, 120 * SECOND);
         let workers = self.workers();
         let identity = self.identity();
@@ -139,6 +152,7 @@ impl<'a> Reader<'a> {
             trace_resource: self.trace_resource(),
             access_log: self.access_log(),
             tap,
+            memory_ceiling,
             shutdown_grace,
             warnings: std::mem::take(&mut self.warnings),
         })
@@ -202,7 +216,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn outbound(&mut self, backoff: Backoff) -> Outbound {
+    fn outbound(&mut self, backoff: Backoff, safe: Safe) -> Outbound {
         let single = self
             .get(env::OUTBOUND_LISTEN_ADDR, value::socket_addr)
             .unwrap_or_else(|| ([127, 0, 0, 1], 4140).into());
@@ -242,14 +256,19 @@ impl<'a> Reader<'a> {
             },
             discovery_idle: self.duration(env::OUTBOUND_DISCOVERY_IDLE_TIMEOUT, 5 * SECOND),
             upgrade_threshold: self.number(env::OUTBOUND_HTTP1_UPGRADE_THRESHOLD, 16),
+            http2_life: Http2Life {
+                idle: self.duration(env::OUTBOUND_HTTP2_IDLE_TIMEOUT, 300 * SECOND),
+                age: self.duration(env::OUTBOUND_HTTP2_MAX_AGE, 3600 * SECOND),
+            },
             http2: self.http2_server(&OUTBOUND_HTTP2),
             ingress,
             informational_headers: !hidden,
             hostname_labels: self.boolean(env::OUTBOUND_METRICS_HOSTNAME_LABELS),
+            resend: safe.resend(Died::Any),
         }
     }
 
-    fn inbound(&mut self, backoff: Backoff) -> Inbound {
+    fn inbound(&mut self, backoff: Backoff, safe: Safe) -> Inbound {
         let cluster_networks = self
             .get(env::POLICY_CLUSTER_NETWORKS, value::networks)
             .unwrap_or_default();
@@ -307,6 +326,7 @@ impl<'a> Reader<'a> {
                 env::DESTINATION_PROFILE_INITIAL_TIMEOUT,
                 Duration::from_millis(500),
             ),
+            resend: safe.resend(Died::Reused),
         }
     }
 

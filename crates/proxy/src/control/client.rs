@@ -9,7 +9,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -27,6 +27,7 @@ use tokio::{
 use super::dns::{Kind, Record, Resolver, pod_ip};
 use crate::{
     config::{Addr, ControlAddr, SocketOptions},
+    metrics::control::ControlMetrics,
     socket,
 };
 
@@ -53,6 +54,7 @@ struct Inner {
     current: Mutex<Option<SendRequest<Bytes>>>,
     /// Told when there is reason to ask whether the service is still there.
     doubted: Arc<Notify>,
+    metrics: Arc<ControlMetrics>,
 }
 
 /// Why a call could not be made.
@@ -97,6 +99,7 @@ impl Channel {
         store: Arc<Store>,
         resolver: Resolver,
         options: ConnectOptions,
+        metrics: Arc<ControlMetrics>,
     ) -> Result<Self, ChannelError> {
         let invalid = || ChannelError::Invalid(service.addr.clone());
         let peer = match &service.identity {
@@ -116,6 +119,7 @@ impl Channel {
             options,
             current: Mutex::new(None),
             doubted: Arc::default(),
+            metrics,
         })))
     }
 
@@ -152,15 +156,25 @@ impl Inner {
 
     async fn connect(&self) -> Result<SendRequest<Bytes>, ChannelError> {
         let mut addrs = self.resolve().await?;
+        let known = self.metrics.balancer.endpoints.get();
+        let known = usize::try_from(known).unwrap_or(usize::MAX);
+        if known != addrs.len() {
+            let kept = known.min(addrs.len());
+            self.metrics.balancer.updated(known, addrs.len(), kept);
+        }
         addrs.shuffle(&mut rand::rng());
         let mut last = None;
         for addr in addrs.into_iter().take(8) {
             match timeout(self.options.timeout, self.connect_to(addr)).await {
-                Ok(Ok(send)) => return Ok(send),
+                Ok(Ok(send)) => {
+                    self.metrics.balancer.states(1, 1);
+                    return Ok(send);
+                }
                 Ok(Err(error)) => last = Some(error),
                 Err(_) => last = Some(ChannelError::Timeout(self.addr.clone())),
             }
         }
+        self.metrics.balancer.states(0, 1);
         Err(last.unwrap_or_else(|| {
             let empty = io::Error::new(io::ErrorKind::NotFound, "no addresses");
             ChannelError::Connect(self.addr.clone(), empty)
@@ -192,7 +206,9 @@ impl Inner {
             Addr::Name(name, port) => (name, *port),
         };
         // A headless service answers SRV with one target per pod, named by the pod's address.
-        if let Ok(answer) = self.resolver.lookup(name, Kind::Srv).await {
+        let answer = self.resolver.lookup(name, Kind::Srv).await;
+        self.metrics.resolved("SRV", answer.is_ok());
+        if let Ok(answer) = answer {
             let pods: Vec<SocketAddr> = answer
                 .records
                 .iter()
@@ -205,11 +221,10 @@ impl Inner {
                 return Ok(pods);
             }
         }
-        let (ips, _ttl): (Vec<IpAddr>, _) = self
-            .resolver
-            .addresses(name)
-            .await
-            .map_err(|e| ChannelError::Resolve(self.addr.clone(), e))?;
+        let answer = self.resolver.addresses(name).await;
+        self.metrics.resolved("A/AAAA", answer.is_ok());
+        let (ips, _ttl): (Vec<IpAddr>, _) =
+            answer.map_err(|e| ChannelError::Resolve(self.addr.clone(), e))?;
         Ok(ips.into_iter().map(|ip| (ip, port).into()).collect())
     }
 }
@@ -279,8 +294,13 @@ impl Inner {
         &self,
         request: http::Request<tonic::body::Body>,
     ) -> Result<http::Response<ResponseBody>, ChannelError> {
-        let send = self.ready().await?;
-        exchange(send, self.authority.clone(), request).await
+        self.metrics.request();
+        let broken = |_: &ChannelError| self.metrics.ended(0, None, "IO");
+        let send = self.ready().await.inspect_err(broken)?;
+        let metrics = Some(self.metrics.clone());
+        exchange(send, self.authority.clone(), request, metrics)
+            .await
+            .inspect_err(broken)
     }
 }
 
@@ -288,7 +308,9 @@ async fn exchange(
     mut send: SendRequest<Bytes>,
     authority: http::uri::Authority,
     request: http::Request<tonic::body::Body>,
+    metrics: Option<Arc<ControlMetrics>>,
 ) -> Result<http::Response<ResponseBody>, ChannelError> {
+    let began = Instant::now();
     let (mut head, mut body) = request.into_parts();
     let mut uri = std::mem::take(&mut head.uri).into_parts();
     uri.scheme = Some(http::uri::Scheme::HTTP);
@@ -306,7 +328,18 @@ async fn exchange(
     }
     stream.send_data(Bytes::new(), true)?;
     let response = response.await?;
-    Ok(response.map(ResponseBody))
+    if let Some(metrics) = &metrics {
+        metrics.answered(began.elapsed());
+    }
+    let status = response.status().as_u16();
+    let grpc = grpc_status(response.headers());
+    Ok(response.map(|recv| ResponseBody {
+        recv,
+        status,
+        grpc,
+        error: "",
+        metrics,
+    }))
 }
 
 /// One connection to a Unix socket of this host, without TLS.
@@ -334,13 +367,23 @@ impl tower::Service<http::Request<tonic::body::Body>> for UnixChannel {
 
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Call {
         let authority = http::uri::Authority::from_static("localhost");
-        Box::pin(exchange(self.0.clone(), authority, request))
+        Box::pin(exchange(self.0.clone(), authority, request, None))
     }
 }
 
-/// The body of an answer, as tonic reads it.
+fn grpc_status(headers: &http::HeaderMap) -> Option<u16> {
+    headers.get("grpc-status")?.to_str().ok()?.parse().ok()
+}
+
+/// The body of an answer, as tonic reads it; counted when it ends.
 #[derive(Debug)]
-pub struct ResponseBody(h2::RecvStream);
+pub struct ResponseBody {
+    recv: h2::RecvStream,
+    status: u16,
+    grpc: Option<u16>,
+    error: &'static str,
+    metrics: Option<Arc<ControlMetrics>>,
+}
 
 impl http_body::Body for ResponseBody {
     type Data = Bytes;
@@ -350,16 +393,27 @@ impl http_body::Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        if let Some(data) = ready!(self.0.poll_data(cx)) {
-            let data = data?;
-            let _ = self.0.flow_control().release_capacity(data.len());
+        if let Some(data) = ready!(self.recv.poll_data(cx)) {
+            let data = data.inspect_err(|_| self.error = "RESET")?;
+            let _ = self.recv.flow_control().release_capacity(data.len());
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
-        let trailers = ready!(self.0.poll_trailers(cx))?;
+        let trailers = ready!(self.recv.poll_trailers(cx))?;
+        if let Some(map) = &trailers {
+            self.grpc = grpc_status(map);
+        }
         Poll::Ready(trailers.map(|map| Ok(Frame::trailers(map))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.recv.is_end_stream()
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        if let Some(metrics) = &self.metrics {
+            metrics.ended(self.status, self.grpc, self.error);
+        }
     }
 }

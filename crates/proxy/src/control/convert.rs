@@ -63,7 +63,7 @@ pub(super) fn backoff(b: outbound::ExponentialBackoff) -> Result<Backoff> {
     Backoff::new(min, max, f64::from(b.jitter_ratio)).map_err(Unusable::new)
 }
 
-fn regex(pattern: &str) -> Result<Regex> {
+pub(super) fn regex(pattern: &str) -> Result<Regex> {
     regex::RegexBuilder::new(&format!("^(?:{pattern})$"))
         .size_limit(REGEX_SIZE)
         .build()

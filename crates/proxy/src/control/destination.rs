@@ -1,32 +1,143 @@
-//! Service profiles → our type.
+//! Service profiles → our type. A route that cannot be understood is left out, the others stay.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
 use linkerd_api::proto::destination as dst;
 
-use super::convert::endpoint;
-use crate::policy::endpoint::EndpointMeta;
+use super::convert::{Result, Unusable, duration, endpoint, meta, regex};
+use crate::{
+    budget::Terms,
+    policy::{
+        Meta,
+        profile::{Override, Profile, ProfileRoute, RequestMatch, ResponseClass, ResponseMatch},
+    },
+};
 
-/// What `GetProfile` says about a destination.
-#[derive(Debug, Default)]
-pub struct Profile {
-    /// The service's name.
-    pub name: Option<String>,
-    /// The service must not be looked at.
-    pub opaque: bool,
-    /// The destination is this one endpoint.
-    pub endpoint: Option<(SocketAddr, Arc<EndpointMeta>)>,
+/// How deep conditions may be nested.
+const MAX_DEPTH: usize = 32;
+
+/// One message of `Destination.GetProfile`.
+pub(super) fn profile(profile: dst::DestinationProfile) -> Profile {
+    let reference = |m: Option<_>| m.and_then(|m| meta(Some(m)).ok());
+    Profile {
+        name: Some(profile.fully_qualified_name).filter(|n| !n.is_empty()),
+        opaque: profile.opaque_protocol,
+        endpoint: profile
+            .endpoint
+            .and_then(|e| endpoint(e, &std::collections::HashMap::new()))
+            .map(|(addr, meta)| (addr, Arc::new(meta))),
+        routes: profile
+            .routes
+            .into_iter()
+            .filter_map(|r| match route(r) {
+                Ok(route) => Some(route),
+                Err(error) => {
+                    tracing::warn!(%error, "A route of a service profile is not used");
+                    None
+                }
+            })
+            .collect(),
+        budget: profile.retry_budget.and_then(budget),
+        overrides: profile
+            .dst_overrides
+            .into_iter()
+            .map(|o| Override {
+                meta: reference(o.backend_ref).unwrap_or_else(|| Meta::default_named(&o.authority)),
+                path: o.authority.into(),
+                weight: o.weight,
+            })
+            .collect(),
+        parent: reference(profile.parent_ref),
+        reference: reference(profile.profile_ref),
+    }
 }
 
-impl Profile {
-    pub(super) fn from_wire(profile: dst::DestinationProfile) -> Self {
-        Self {
-            name: Some(profile.fully_qualified_name).filter(|n| !n.is_empty()),
-            opaque: profile.opaque_protocol,
-            endpoint: profile
-                .endpoint
-                .and_then(|e| endpoint(e, &std::collections::HashMap::new()))
-                .map(|(addr, meta)| (addr, Arc::new(meta))),
-        }
+fn budget(budget: dst::RetryBudget) -> Option<Terms> {
+    Some(Terms {
+        ratio: f64::from(budget.retry_ratio),
+        min_per_second: budget.min_retries_per_second,
+        ttl: duration(budget.ttl?).ok()?,
+    })
+}
+
+fn route(route: dst::Route) -> Result<ProfileRoute> {
+    let condition = route
+        .condition
+        .ok_or_else(|| Unusable::new("missing condition"))?;
+    let mut labels: Vec<_> = route.metrics_labels.into_iter().collect();
+    labels.sort();
+    Ok(ProfileRoute {
+        condition: request_match(condition, 0)?,
+        classes: route
+            .response_classes
+            .into_iter()
+            .map(|class| {
+                let condition = class
+                    .condition
+                    .ok_or_else(|| Unusable::new("missing condition"))?;
+                Ok(ResponseClass {
+                    condition: response_match(condition, 0)?,
+                    failure: class.is_failure,
+                })
+            })
+            .collect::<Result<_>>()?,
+        labels,
+        retryable: route.is_retryable,
+        timeout: route
+            .timeout
+            .map(duration)
+            .transpose()?
+            .filter(|d| !d.is_zero()),
+    })
+}
+
+fn request_match(m: dst::RequestMatch, depth: usize) -> Result<RequestMatch> {
+    use dst::request_match::Match;
+    if depth > MAX_DEPTH {
+        return Err(Unusable::new("conditions are nested too deeply"));
     }
+    let list = |seq: dst::request_match::Seq| {
+        seq.matches
+            .into_iter()
+            .map(|m| request_match(m, depth + 1))
+            .collect::<Result<Vec<_>>>()
+    };
+    Ok(match m.r#match {
+        Some(Match::All(seq)) => RequestMatch::All(list(seq)?),
+        Some(Match::Any(seq)) => RequestMatch::Any(list(seq)?),
+        Some(Match::Not(not)) => RequestMatch::Not(Box::new(request_match(*not, depth + 1)?)),
+        Some(Match::Path(path)) => RequestMatch::Path(regex(&path.regex)?),
+        Some(Match::Method(method)) => {
+            RequestMatch::Method(http::Method::try_from(method).map_err(Unusable::new)?)
+        }
+        None => return Err(Unusable::new("empty condition")),
+    })
+}
+
+fn response_match(m: dst::ResponseMatch, depth: usize) -> Result<ResponseMatch> {
+    use dst::response_match::Match;
+    if depth > MAX_DEPTH {
+        return Err(Unusable::new("conditions are nested too deeply"));
+    }
+    let list = |seq: dst::response_match::Seq| {
+        seq.matches
+            .into_iter()
+            .map(|m| response_match(m, depth + 1))
+            .collect::<Result<Vec<_>>>()
+    };
+    Ok(match m.r#match {
+        Some(Match::All(seq)) => ResponseMatch::All(list(seq)?),
+        Some(Match::Any(seq)) => ResponseMatch::Any(list(seq)?),
+        Some(Match::Not(not)) => ResponseMatch::Not(Box::new(response_match(*not, depth + 1)?)),
+        Some(Match::Status(range)) => {
+            let code = |n: u32| u16::try_from(n).map_err(Unusable::new);
+            match (code(range.min)?, code(range.max)?) {
+                (0, 0) => return Err(Unusable::new("empty status range")),
+                // One bound alone is that status.
+                (0, only) | (only, 0) => ResponseMatch::Status(only, only),
+                (min, max) => ResponseMatch::Status(min, max),
+            }
+        }
+        None => return Err(Unusable::new("empty condition")),
+    })
 }

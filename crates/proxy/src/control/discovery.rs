@@ -21,7 +21,7 @@ use tonic::Response;
 use super::{
     client::Channel,
     convert::endpoint_update,
-    destination::Profile,
+    destination,
     policy::{client_policy, server_policy},
     stream::{Keep, TERMINAL, TERMINAL_POLICY},
 };
@@ -30,6 +30,7 @@ use crate::{
     policy::{
         client::{ClientPolicy, Protocol},
         endpoint::{EndpointMeta, Endpoints},
+        profile::Profile,
         server::ServerPolicy,
     },
 };
@@ -201,7 +202,7 @@ impl Discovery {
             let status = self
                 .keep(&self.0.destination, TERMINAL)
                 .run("profile", open, |message, _| {
-                    let profile = Arc::new(Profile::from_wire(message));
+                    let profile = Arc::new(destination::profile(message));
                     publish(&mut |a| a.profile = Some(Some(profile.clone())));
                 })
                 .await;
@@ -290,7 +291,9 @@ impl Discovery {
         let status = self
             .keep(&self.0.policy, TERMINAL)
             .run("inbound-policy", open, |message, _| {
-                sender.send_replace(Arc::new(server_policy(message)));
+                let mut policy = server_policy(message);
+                policy.inherit(&sender.borrow());
+                sender.send_replace(Arc::new(policy));
             })
             .await;
         tracing::debug!(port, code = ?status.code(), "Inbound policy watch ended");
@@ -325,6 +328,18 @@ impl Answers {
             .as_ref()
             .and_then(|p| p.name.as_ref())
             .map(|name| format!("{name}:{port}"));
+        if !opaque
+            && let Some(profile) = profile.as_ref().filter(|p| p.decides())
+            && !matches!(policy, PolicyAnswer::Refused(_))
+        {
+            let base = match policy {
+                PolicyAnswer::Policy(policy) => Some(&**policy),
+                _ => None,
+            };
+            if let Some(policy) = profile.policy(port, base) {
+                return Outbound::Ready(Arc::new(policy));
+            }
+        }
         let mut policy = match (policy, target) {
             (PolicyAnswer::Refused(message), _) => return Outbound::Failed(message.clone()),
             (PolicyAnswer::Policy(policy), _) if !opaque && logical.is_none() => {
@@ -350,6 +365,12 @@ impl Answers {
         policy.logical = logical;
         if opaque {
             policy.make_opaque();
+            // Only a split has more to say about connections that are not looked at.
+            if let Some(profile) = profile.as_ref().filter(|p| !p.overrides.is_empty())
+                && let Some(split) = profile.policy(port, Some(&policy))
+            {
+                return Outbound::Ready(Arc::new(split));
+            }
         }
         Outbound::Ready(Arc::new(policy))
     }

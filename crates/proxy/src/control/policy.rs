@@ -42,6 +42,7 @@ pub(super) fn client_policy(policy: outbound::OutboundPolicy) -> ClientPolicy {
         backends: compiler.backends,
         rules: compiler.rules,
         logical: None,
+        budget: None,
     }
 }
 
@@ -152,6 +153,7 @@ impl Compiler {
             retry: rule.retry.map(http_retry).transpose()?.map(Arc::new),
             allow_headers: rule.allow_l5d_request_headers,
             grpc: false,
+            profile: None,
         })
     }
 
@@ -222,6 +224,7 @@ impl Compiler {
             retry: rule.retry.map(grpc_retry).transpose()?.map(Arc::new),
             allow_headers: rule.allow_l5d_request_headers,
             grpc: true,
+            profile: None,
         })
     }
 
@@ -430,6 +433,7 @@ fn timeouts(
         request: positive(opt_duration(t.request.or(old))?),
         response: positive(opt_duration(t.response)?),
         idle: positive(opt_duration(t.idle)?),
+        profile: None,
     })
 }
 

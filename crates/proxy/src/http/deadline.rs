@@ -11,11 +11,7 @@ use std::{
 use tokio::time::Sleep;
 
 use super::server1::Failed;
-use crate::{
-    errors::{Class, HttpError},
-    metrics::http::Outcome,
-    policy::client::Timeouts,
-};
+use crate::{errors::HttpError, metrics::http::Outcome, policy::client::Timeouts};
 
 /// A limit that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +20,7 @@ pub(super) enum Expired {
     Response(Duration),
     Headers(Duration),
     Idle(Duration),
+    Profile(Duration),
 }
 
 impl Expired {
@@ -34,12 +31,11 @@ impl Expired {
             Self::Response(d) => format!("response stream timeout: {d:?}"),
             Self::Headers(d) => format!("response header timeout: {d:?}"),
             Self::Idle(d) => format!("idle timeout: {d:?}"),
+            Self::Profile(d) => {
+                return HttpError::profile_timeout(d);
+            }
         };
-        HttpError::new(
-            Class::GatewayTimeoutNonFatal,
-            "response timeout",
-            format!("timed out waiting for response headers: {what}"),
-        )
+        HttpError::stream_timeout(&what)
     }
 
     pub(super) fn label(self) -> &'static str {
@@ -48,6 +44,7 @@ impl Expired {
             Self::Response(_) => "RESPONSE_STREAM_TIMEOUT",
             Self::Headers(_) => "RESPONSE_HEADERS_TIMEOUT",
             Self::Idle(_) => "IDLE_TIMEOUT",
+            Self::Profile(_) => "RESPONSE_HEADERS_TIMEOUT",
         }
     }
 }
@@ -109,6 +106,10 @@ impl Deadlines {
                 .filter(|_| !stage.answered)
                 .map(|(d, at)| (at + d, Expired::Headers(d))),
             self.limits.idle.map(|d| (self.moved + d, Expired::Idle(d))),
+            self.limits
+                .profile
+                .filter(|_| !stage.answered)
+                .map(|d| (self.started + d, Expired::Profile(d))),
         ]
         .into_iter()
         .flatten()
@@ -211,6 +212,7 @@ pub(super) fn conclude(
             (failed, Outcome::broken(status, expired.label()))
         }
         Failed::Retry(error, Some(outcome)) => (Failed::Retry(error, Some(outcome)), outcome),
+        Failed::Unsent(..) => (failed, Outcome::broken(status, "REFUSED")),
         failed => (failed, Outcome::broken(status, label)),
     }
 }
@@ -240,7 +242,7 @@ mod tests {
         let limits = Timeouts {
             request: Some(ms(60)),
             response: Some(ms(30)),
-            idle: None,
+            ..Timeouts::default()
         };
         let (expired, after) = expire(limits, None, sent).await;
         assert_eq!(expired, Expired::Response(ms(30)));

@@ -3,21 +3,23 @@
 
 use std::{
     task::{Context, Poll},
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 
 use bytes::{Buf, Bytes};
 use h2::server::SendResponse;
 use linkerd_http1::{
-    Body, BodyEdit, BodyEncoding, Framing, Limits, Method, OutboundRequest, RequestEdit,
+    Body, BodyEdit, BodyEncoding, Framing, Limits, Method, Name, OutboundRequest, RequestEdit,
     RequestHead, ResponseEdit, ResponseHead, ResponsePlan, Status, TargetEdit, Version, put_chunk,
     put_last_chunk, write_request,
 };
 
 use super::{
     Routed,
+    again::{Tries, Why},
     deadline::{HeadTimer, Progress, conclude, limited},
     edits::{drop_known, flatten},
+    penalty,
     server1::{Facts, Failed, Next},
     stream::{Sink, Source},
 };
@@ -25,16 +27,10 @@ use crate::{
     endpoint::{Checkout, InFlight},
     errors::HttpError,
     h1::{Conn, Pipe, PipeError},
-    metrics::http::Outcome,
 };
 
 /// Bytes kept for a response before they are sent on.
 const GATHER: usize = 32 * 1024;
-
-fn idempotent(method: Method) -> bool {
-    use Method::{Delete, Get, Head, Options, Put, Trace};
-    matches!(method, Get | Head | Options | Put | Delete | Trace)
-}
 
 /// HTTP/1 to HTTP/1.
 pub(super) async fn from_http1(
@@ -44,19 +40,20 @@ pub(super) async fn from_http1(
     routed: &Routed,
     flight: &InFlight,
     checkout: Checkout,
-    attempt: u32,
+    tries: &Tries<'_>,
 ) -> Result<Next, Failed> {
     let Checkout {
         conn: mut server,
         reused,
     } = checkout;
-    let total = queue_request(client, head, routed, &mut server)?;
+    let total = queue_request(client, head, routed, flight, &mut server)?;
     let queued = server.wbuf.len();
     let mut request = match total {
         // Head and body are queued as a whole and stay with the client for another try.
         Some(_) => Pipe::new(Framing::None, BodyEdit::Keep),
         None => {
-            client.rbuf.advance(head.len());
+            keep_body(client, head, routed);
+            client.used(head.len());
             let mut pipe = Pipe::new(head.framing(), BodyEdit::Keep);
             pipe.gather(client, &mut server).map_err(bad_body)?;
             pipe
@@ -64,6 +61,7 @@ pub(super) async fn from_http1(
     };
     let mut requested = false;
     let mut sent = false;
+    let mut spoke = false;
     let mut response = ResponseHead::new();
     let mut body: Option<Pipe> = None;
     let mut plan: Option<ResponsePlan> = None;
@@ -113,20 +111,15 @@ pub(super) async fn from_http1(
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(n)) if n > 0 => continue,
                     Poll::Ready(result) => {
-                        let message = match result {
-                            Ok(_) => "connection closed before message completed".to_owned(),
-                            Err(error) => error.to_string(),
-                        };
-                        let error = HttpError::io(message);
-                        let nothing_back = server.rbuf.is_empty();
-                        let safe = !sent || idempotent(facts.method);
-                        return Poll::Ready(Err(
-                            if total.is_some() && reused && nothing_back && safe {
-                                Failed::Again(error)
-                            } else {
-                                Failed::Answer(error)
-                            },
-                        ));
+                        let whole = total.is_some() || client.is_kept();
+                        let silent = server.rbuf.is_empty() && !spoke;
+                        let orderly = !server.is_truncated() && endpoint.ends_orderly();
+                        return Poll::Ready(Err(died(
+                            result.map(|_| orderly),
+                            whole && silent,
+                            sent,
+                            reused,
+                        )));
                     }
                 },
                 Err(error) => {
@@ -135,20 +128,30 @@ pub(super) async fn from_http1(
             }
             let interim = response.interim();
             if !interim {
-                let now = Instant::now();
-                flight.answered(now);
-                let elapsed = now.saturating_duration_since(flight.started);
-                routed.meter(flight).latency(response.status(), elapsed);
-                if total.is_some() && routed.wants_retry(attempt, response.status(), None) {
-                    let outcome = Outcome::classify(response.status(), None);
+                let status = response.status();
+                routed.answered(flight, status, Instant::now(), || {
+                    let after = response.view(&server.rbuf).get_named("retry-after");
+                    penalty::judge(status, None, after, None, SystemTime::now())
+                });
+                let whole = total.is_some() || client.is_kept();
+                if routed.wants_retry(tries.by_policy(), whole && requested, status, None) {
+                    let outcome = routed.classify(status, None);
                     let error = HttpError::unexpected();
                     return Poll::Ready(Err(Failed::Retry(error, Some(outcome))));
                 }
+                if whole && matches!(status, 502 | 504) && !spoke {
+                    let said = response.view(&server.rbuf).get(Name::L5dProxyError);
+                    if let Some(why) = tries.drops_answer(endpoint, status, None, said) {
+                        return Poll::Ready(Err(Failed::Dropped(why)));
+                    }
+                }
                 progress.answered.set(true);
+                client.forget();
                 if let Some(total) = total {
                     client.rbuf.advance(total);
                 }
             }
+            spoke = true;
             let flat = flatten(&routed.edits.response);
             let view = response.view(&server.rbuf);
             if interim {
@@ -191,7 +194,7 @@ pub(super) async fn from_http1(
             body = Some(Pipe::new(pipe_framing, planned.body));
         }
     };
-    let result = limited(routed.deadlines(attempt), &progress, step).await;
+    let result = limited(routed.deadlines(tries.by_policy()), &progress, step).await;
 
     let status = if plan.is_some() { response.status() } else { 0 };
     if let Some(pipe) = &body {
@@ -199,7 +202,9 @@ pub(super) async fn from_http1(
     }
     match result {
         Ok(()) => {
-            routed.finish(flight, Outcome::classify(status, None));
+            routed.request_frame(total.map_or_else(|| request.moved(), |n| n - head.len()));
+            routed.response_frame(body.as_ref().map_or(0, Pipe::moved));
+            routed.finish(flight, routed.classify(status, None));
             if response.framing() == Framing::Tunnel {
                 return Ok(Next::Tunnel(server));
             }
@@ -214,10 +219,40 @@ pub(super) async fn from_http1(
             }
         }
         Err(failed) => {
-            let (failed, outcome) = conclude(failed, &progress, total.is_some(), status, "IO");
+            let whole = total.is_some() || client.is_kept();
+            let (failed, outcome) = conclude(failed, &progress, whole, status, "IO");
             routed.finish(flight, outcome);
             Err(failed)
         }
+    }
+}
+
+/// Keeps a copy of a body that is still arriving, unless it is known to be too large.
+pub(super) fn keep_body(client: &mut Conn, head: &RequestHead, routed: &Routed) {
+    let limit = routed.replay_limit();
+    let small = match head.framing() {
+        Framing::Length(n) => n <= limit as u64,
+        _ => true,
+    };
+    if limit > 0 && small {
+        client.keep(limit + head.len());
+    }
+}
+
+/// What the end of a connection without an answer means. `end` says whether a proxy has ended it in
+/// an orderly way, `safe` that the request is still whole and that nothing at all came back.
+fn died(end: std::io::Result<bool>, safe: bool, sent: bool, reused: bool) -> Failed {
+    let orderly = matches!(end, Ok(true));
+    let error = HttpError::io(match end {
+        Ok(_) => "connection closed before message completed".to_owned(),
+        Err(error) => error.to_string(),
+    });
+    if !safe {
+        Failed::Answer(error)
+    } else if !sent || orderly {
+        Failed::Unsent(error, Why::Closed)
+    } else {
+        Failed::Died { error, reused }
     }
 }
 
@@ -227,13 +262,22 @@ fn queue_request(
     client: &Conn,
     head: &RequestHead,
     routed: &Routed,
+    flight: &InFlight,
     server: &mut Conn,
 ) -> Result<Option<usize>, Failed> {
-    let flat = flatten(&routed.edits.request);
+    let mut flat = flatten(&routed.edits.request);
+    let mut drop = routed.edits.drop;
+    let host = routed.authority(flight);
+    if flight.endpoint.meta().authority.is_some() {
+        // The next hop has names of its own.
+        drop = drop.with(Name::L5dDstCanonical);
+        let canonical = linkerd_api::headers::DST_CANONICAL;
+        flat.add.retain(|(name, _)| *name != canonical);
+    }
     let edit = RequestEdit {
         target: TargetEdit::Keep,
-        host: routed.edits.authority.as_deref(),
-        drop: routed.edits.drop,
+        host,
+        drop,
         drop_named: &flat.drop,
         add: &flat.add,
         ..RequestEdit::default()
@@ -276,11 +320,11 @@ pub(super) async fn from_http2(
     routed: &Routed,
     flight: &InFlight,
     checkout: Checkout,
+    tries: &Tries<'_>,
 ) -> Result<(), Failed> {
-    let attempt = 0;
     let Checkout {
         conn: mut server,
-        reused: _,
+        reused,
     } = checkout;
     let (version, absolute) = orig_proto(&parts.headers);
     let flat = flatten(&routed.edits.request);
@@ -304,6 +348,8 @@ pub(super) async fn from_http2(
     let mut body = Body::new(Framing::None);
     let mut answered = false;
     let mut timer = HeadTimer::default();
+    let mut sent = false;
+    let mut spoke = false;
 
     let progress = Progress::default();
     let step = |cx: &mut Context<'_>| {
@@ -311,10 +357,13 @@ pub(super) async fn from_http2(
         while !requested && server.wbuf.len() < GATHER {
             match incoming.poll_data(cx) {
                 Poll::Pending => break,
-                Poll::Ready(Some(Ok(data))) => match encoding {
-                    BodyEncoding::Chunked => put_chunk(server.out(), &data),
-                    _ => server.queue(&data),
-                },
+                Poll::Ready(Some(Ok(data))) => {
+                    routed.request_frame(data.len());
+                    match encoding {
+                        BodyEncoding::Chunked => put_chunk(server.out(), &data),
+                        _ => server.queue(&data),
+                    }
+                }
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Failed::Abort)),
                 Poll::Ready(None) => match incoming.poll_trailers(cx) {
                     Poll::Pending => break,
@@ -328,12 +377,15 @@ pub(super) async fn from_http2(
                 },
             }
         }
-        if !server.wbuf.is_empty()
-            && let Poll::Ready(Err(_)) = server.poll_send(cx)
-        {
-            // The answer may be there all the same.
-            requested = true;
-            server.wbuf.clear();
+        if !server.wbuf.is_empty() {
+            let queued = server.wbuf.len();
+            let state = server.poll_send(cx);
+            sent |= server.wbuf.len() < queued;
+            if let Poll::Ready(Err(_)) = state {
+                // The answer may be there all the same.
+                requested = true;
+                server.wbuf.clear();
+            }
         }
         progress.requested.set(requested && server.wbuf.is_empty());
         // A client that gives up is noticed here.
@@ -382,6 +434,7 @@ pub(super) async fn from_http2(
                         return Poll::Ready(Err(Failed::Abort));
                     };
                     let data = Bytes::copy_from_slice(&server.rbuf[step.data]);
+                    routed.response_frame(data.len());
                     server.rbuf.advance(step.take);
                     routed.observed.body(data.len() as u64);
                     // The last bytes and the end of the stream share a frame.
@@ -407,12 +460,15 @@ pub(super) async fn from_http2(
                     }
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(n)) if n > 0 => continue,
-                    Poll::Ready(Ok(_)) => {
-                        let message = "connection closed before message completed";
-                        return Poll::Ready(Err(Failed::Answer(HttpError::io(message))));
-                    }
-                    Poll::Ready(Err(error)) => {
-                        return Poll::Ready(Err(Failed::Answer(HttpError::io(error.to_string()))));
+                    Poll::Ready(result) => {
+                        let silent = server.rbuf.is_empty() && !spoke;
+                        let orderly = !server.is_truncated() && endpoint.ends_orderly();
+                        return Poll::Ready(Err(died(
+                            result.map(|_| orderly),
+                            incoming.is_replayable() && silent,
+                            sent,
+                            reused,
+                        )));
                     }
                 },
                 Err(error) => {
@@ -423,14 +479,12 @@ pub(super) async fn from_http2(
                 .view(&server.rbuf)
                 .to_http(routed.edits.drop_response);
             server.rbuf.advance(response.len());
+            spoke = true;
             if response.interim() {
                 // An upgraded client proxy does not wait for interim answers.
                 continue;
             }
-            let now = Instant::now();
-            flight.answered(now);
-            let elapsed = now.saturating_duration_since(flight.started);
-            routed.meter(flight).latency(response.status(), elapsed);
+            routed.answered(flight, response.status(), Instant::now(), || None);
             let mut head = match converted {
                 Ok(head) => head,
                 Err(error) => {
@@ -450,6 +504,7 @@ pub(super) async fn from_http2(
             let done = body.is_done();
             answered = true;
             progress.answered.set(true);
+            incoming.forget();
             match respond.send_response(head, done) {
                 Ok(_) if done => return Poll::Ready(Ok(())),
                 Ok(stream) => sink = Some(Sink::new(stream)),
@@ -457,12 +512,12 @@ pub(super) async fn from_http2(
             }
         }
     };
-    let result = limited(routed.deadlines(attempt), &progress, step).await;
+    let result = limited(routed.deadlines(tries.by_policy()), &progress, step).await;
 
     let status = if answered { response.status() } else { 0 };
     match result {
         Ok(()) => {
-            routed.finish(flight, Outcome::classify(status, None));
+            routed.finish(flight, routed.classify(status, None));
             if response.reusable() && requested {
                 endpoint.give_back(server);
             }

@@ -5,7 +5,7 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
-    time::Instant,
+    time::{Instant, SystemTime},
 };
 
 use bytes::{Buf, Bytes};
@@ -18,14 +18,15 @@ use linkerd_http1::{
 
 use super::{
     Routed,
+    again::{Tries, Why},
     deadline::{Progress, conclude, limited},
     edits::drop_known,
+    exchange1::keep_body,
+    penalty,
     server1::{Facts, Failed, Next},
     stream::{Sink, Source},
 };
-use crate::{
-    endpoint::InFlight, errors::HttpError, h1::Conn, metrics::http::Outcome, observe::Observed,
-};
+use crate::{endpoint::InFlight, errors::HttpError, h1::Conn, observe::Observed};
 
 /// Bytes kept for a client before they are sent on.
 const GATHER: usize = 32 * 1024;
@@ -38,7 +39,7 @@ pub(super) async fn from_http1(
     routed: &Routed,
     flight: &InFlight,
     mut send: SendRequest<Bytes>,
-    attempt: u32,
+    tries: &Tries<'_>,
 ) -> Result<Next, Failed> {
     let bad = |error: linkerd_http1::HeadError| Failed::Answer(HttpError::io(error.to_string()));
     let mut request = head
@@ -48,8 +49,10 @@ pub(super) async fn from_http1(
     for change in &routed.edits.request {
         change.apply(request.headers_mut());
     }
-    if let Some(authority) = &routed.edits.authority {
+    if let Some(authority) = routed.authority(flight) {
         set_authority(request.uri_mut(), authority);
+        request.headers_mut().remove(http::header::HOST);
+        drop_canonical(flight, request.headers_mut());
     }
     let orig = match (facts.version.as_str(), head.form()) {
         ("HTTP/1.0", TargetForm::Absolute) => "HTTP/1.0; absolute-form",
@@ -64,10 +67,13 @@ pub(super) async fn from_http1(
     let bodiless = head.framing() == Framing::None;
     let (mut response, stream) = send
         .send_request(request, bodiless)
-        .map_err(|error| Failed::Answer(reset_error(&error)))?;
+        .map_err(|error| Failed::Unsent(reset_error(&error), Why::Refused))?;
     // A request without a body stays with the client for another try.
     let kept = if bodiless { head.len() } else { 0 };
-    client.rbuf.advance(head.len() - kept);
+    if !bodiless {
+        keep_body(client, head, routed);
+        client.used(head.len());
+    }
     let mut body = Body::new(head.framing());
     let mut sink = Sink::new(stream);
     let mut requested = bodiless;
@@ -113,7 +119,8 @@ pub(super) async fn from_http1(
                 return Poll::Ready(Err(Failed::Abort));
             };
             let data = Bytes::copy_from_slice(&client.rbuf[step.data]);
-            client.rbuf.advance(step.take);
+            routed.request_frame(data.len());
+            client.used(step.take);
             if body.is_done() && body.trailers().is_none() {
                 sink.push_last(data);
             } else {
@@ -137,26 +144,29 @@ pub(super) async fn from_http1(
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(answer)) => answer,
                     Poll::Ready(Err(error)) => {
-                        let again = bodiless && never_handled(&error);
-                        let error = reset_error(&error);
-                        return Poll::Ready(Err(if again {
-                            Failed::Again(error)
-                        } else {
-                            Failed::Answer(error)
-                        }));
+                        let whole = bodiless || client.is_kept();
+                        let fate = fate(&error, whole);
+                        return Poll::Ready(Err(fate.failed(reset_error(&error))));
                     }
                 };
-                let now = Instant::now();
-                flight.answered(now);
                 status = answer.status().as_u16();
-                let elapsed = now.saturating_duration_since(flight.started);
-                routed.meter(flight).latency(status, elapsed);
-                if bodiless && routed.wants_retry(attempt, status, None) {
-                    let outcome = Outcome::classify(status, None);
+                routed.answered(flight, status, Instant::now(), || {
+                    judge(status, None, answer.headers())
+                });
+                let whole = bodiless || client.is_kept();
+                if routed.wants_retry(tries.by_policy(), whole && requested, status, None) {
+                    let outcome = routed.classify(status, None);
                     let error = HttpError::unexpected();
                     return Poll::Ready(Err(Failed::Retry(error, Some(outcome))));
                 }
+                if whole
+                    && matches!(status, 502 | 504)
+                    && let Some(why) = dropped(tries, flight, status, None, answer.headers())
+                {
+                    return Poll::Ready(Err(Failed::Dropped(why)));
+                }
                 progress.answered.set(true);
+                client.forget();
                 client.rbuf.advance(kept);
                 let (mut parts, recv) = answer.into_parts();
                 routed.observed.answered(status, &parts.headers);
@@ -198,6 +208,7 @@ pub(super) async fn from_http1(
                 Poll::Ready(Some(Ok(data))) => {
                     let _ = recv.flow_control().release_capacity(data.len());
                     routed.observed.body(data.len() as u64);
+                    routed.response_frame(data.len());
                     match encoding {
                         BodyEncoding::Chunked => put_chunk(client.out(), &data),
                         BodyEncoding::None => {}
@@ -229,11 +240,11 @@ pub(super) async fn from_http1(
             }
         }
     };
-    let result = limited(routed.deadlines(attempt), &progress, step).await;
+    let result = limited(routed.deadlines(tries.by_policy()), &progress, step).await;
 
     match result {
         Ok(()) => {
-            routed.finish(flight, Outcome::classify(status, None));
+            routed.finish(flight, routed.classify(status, None));
             if closes || !requested || client.is_eof() {
                 Ok(Next::Close)
             } else {
@@ -241,7 +252,8 @@ pub(super) async fn from_http1(
             }
         }
         Err(failed) => {
-            let (failed, outcome) = conclude(failed, &progress, bodiless, status, "RESET");
+            let whole = bodiless || client.is_kept();
+            let (failed, outcome) = conclude(failed, &progress, whole, status, "RESET");
             routed.finish(flight, outcome);
             Err(failed)
         }
@@ -252,6 +264,13 @@ fn reset_error(error: &h2::Error) -> HttpError {
     HttpError::io(format!(
         "upgraded connection failed with HTTP/2 reset: {error}"
     ))
+}
+
+/// An endpoint with an authority of its own is a gateway: the next hop has names of its own.
+fn drop_canonical(flight: &InFlight, headers: &mut http::HeaderMap) {
+    if flight.endpoint.meta().authority.is_some() {
+        headers.remove(linkerd_api::headers::DST_CANONICAL);
+    }
 }
 
 fn set_authority(uri: &mut http::Uri, authority: &str) {
@@ -274,33 +293,35 @@ pub(super) async fn from_http2(
     routed: &Routed,
     flight: &InFlight,
     mut send: SendRequest<Bytes>,
-    attempt: u32,
+    tries: &Tries<'_>,
 ) -> Result<(), Failed> {
-    incoming.rewind();
     drop_known(&mut parts.headers, routed.edits.drop.union(HOP));
     for change in &routed.edits.request {
         change.apply(&mut parts.headers);
     }
-    if let Some(authority) = &routed.edits.authority {
+    if let Some(authority) = routed.authority(flight) {
         set_authority(&mut parts.uri, authority);
         parts.headers.remove(http::header::HOST);
+        drop_canonical(flight, &mut parts.headers);
     }
     let end = incoming.is_empty();
     let (mut response, stream) = send
         .send_request(http::Request::from_parts(parts, ()), end)
-        .map_err(|error| upstream_reset(&error, respond))?;
+        .map_err(|error| Failed::Unsent(HttpError::io(error.to_string()), Why::Refused))?;
     let mut upward = Sink::new(stream);
     let mut requested = end;
     let mut downward: Option<(Source, Sink)> = None;
+    // An answer that is held back until its gRPC status is known.
+    let mut peeked: Option<(http::response::Parts, Source, bool)> = None;
     let mut status = 0;
     let mut grpc = None;
-    // Only answers are counted.
-    let unobserved = Observed::default();
 
     let progress = Progress::default();
     let step = |cx: &mut Context<'_>| {
         if !requested {
-            match poll_frames(cx, &mut *incoming, &mut upward, &unobserved) {
+            match poll_frames(cx, &mut *incoming, &mut upward, None, |n| {
+                routed.request_frame(n)
+            }) {
                 Poll::Pending => {}
                 Poll::Ready(Ok(_)) => requested = true,
                 Poll::Ready(Err(Side::Source)) => {
@@ -318,7 +339,10 @@ pub(super) async fn from_http2(
                     upward.reset(h2::Reason::CANCEL);
                     return Poll::Ready(Err(Failed::Abort));
                 }
-                return match poll_frames(cx, recv, sink, &routed.observed) {
+                return match poll_frames(cx, recv, sink, Some(&routed.observed), |n| {
+                    routed.response_frame(n);
+                    routed.observed.body(n as u64);
+                }) {
                     Poll::Pending => Poll::Pending,
                     Poll::Ready(Ok(trailers)) => {
                         grpc = grpc.or(trailers);
@@ -337,39 +361,68 @@ pub(super) async fn from_http2(
                 upward.reset(h2::Reason::CANCEL);
                 return Poll::Ready(Err(Failed::Abort));
             }
-            let answer = match Pin::new(&mut response).poll(cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(answer)) => answer,
-                Poll::Ready(Err(error)) if never_handled(&error) && incoming.is_replayable() => {
-                    let error = HttpError::io(error.to_string());
-                    return Poll::Ready(Err(Failed::Again(error)));
-                }
-                Poll::Ready(Err(error)) => {
-                    return Poll::Ready(Err(upstream_reset(&error, respond)));
-                }
+            if peeked.is_none() {
+                let answer = match Pin::new(&mut response).poll(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(answer)) => answer,
+                    Poll::Ready(Err(error)) => {
+                        let failed = match fate(&error, incoming.is_replayable()) {
+                            Fate::Known => upstream_reset(&error, respond),
+                            fate => fate.failed(HttpError::io(error.to_string())),
+                        };
+                        return Poll::Ready(Err(failed));
+                    }
+                };
+                status = answer.status().as_u16();
+                let (parts, recv) = answer.into_parts();
+                grpc = grpc_status(&parts.headers);
+                routed.answered(flight, status, Instant::now(), || {
+                    judge(status, grpc, &parts.headers)
+                });
+                let peeks = grpc.is_none()
+                    && !recv.is_end_stream()
+                    && routed.awaits_grpc_status(tries.by_policy());
+                let limit = if peeks { usize::MAX } else { 0 };
+                peeked = Some((parts, Source::new(recv, limit), peeks));
+            }
+            let Some((parts, mut recv, peeks)) = peeked.take() else {
+                return Poll::Pending;
             };
-            let now = Instant::now();
-            flight.answered(now);
-            status = answer.status().as_u16();
-            let elapsed = now.saturating_duration_since(flight.started);
-            routed.meter(flight).latency(status, elapsed);
-            let (mut parts, recv) = answer.into_parts();
-            grpc = grpc_status(&parts.headers);
-            if incoming.is_replayable() && routed.wants_retry(attempt, status, grpc) {
-                let outcome = Outcome::classify(status, grpc);
+            if peeks {
+                match poll_grpc_status(cx, &mut recv) {
+                    Poll::Pending => {
+                        peeked = Some((parts, recv, true));
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(found) => grpc = found,
+                }
+            }
+            let mut parts = parts;
+            let whole = incoming.is_replayable();
+            if routed.wants_retry(tries.by_policy(), whole && requested, status, grpc) {
+                let outcome = routed.classify(status, grpc);
                 let error = HttpError::unexpected();
                 return Poll::Ready(Err(Failed::Retry(error, Some(outcome))));
             }
+            if whole
+                && (status >= 500 || grpc.is_some())
+                && let Some(why) = dropped(tries, flight, status, grpc, &parts.headers)
+            {
+                return Poll::Ready(Err(Failed::Dropped(why)));
+            }
             progress.answered.set(true);
             routed.observed.answered(status, &parts.headers);
+            incoming.forget();
             drop_known(&mut parts.headers, routed.edits.drop_response);
             for change in &routed.edits.response {
                 change.apply(&mut parts.headers);
             }
+            recv.rewind();
+            recv.forget();
             let done = recv.is_end_stream();
             match respond.send_response(http::Response::from_parts(parts, ()), done) {
                 Ok(_) if done => return Poll::Ready(Ok(())),
-                Ok(stream) => downward = Some((Source::new(recv), Sink::new(stream))),
+                Ok(stream) => downward = Some((recv, Sink::new(stream))),
                 Err(_) => {
                     upward.reset(h2::Reason::CANCEL);
                     return Poll::Ready(Err(Failed::Abort));
@@ -377,11 +430,11 @@ pub(super) async fn from_http2(
             }
         }
     };
-    let result = limited(routed.deadlines(attempt), &progress, step).await;
+    let result = limited(routed.deadlines(tries.by_policy()), &progress, step).await;
 
     match result {
         Ok(()) => {
-            routed.finish(flight, Outcome::classify(status, grpc));
+            routed.finish(flight, routed.classify(status, grpc));
             Ok(())
         }
         Err(failed) => {
@@ -406,7 +459,8 @@ fn poll_frames(
     cx: &mut Context<'_>,
     source: &mut Source,
     sink: &mut Sink,
-    observed: &Observed,
+    observed: Option<&Observed>,
+    count: impl Fn(usize),
 ) -> Poll<Result<Option<u16>, Side>> {
     loop {
         match sink.poll_ready(cx) {
@@ -417,7 +471,7 @@ fn poll_frames(
         match source.poll_data(cx) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Some(Ok(data))) => {
-                observed.body(data.len() as u64);
+                count(data.len());
                 if source.is_end_stream() {
                     sink.push_last(data);
                 } else {
@@ -432,7 +486,9 @@ fn poll_frames(
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Side::Source)),
                 };
                 if let Some(trailers) = &trailers {
-                    observed.trailers(trailers);
+                    if let Some(observed) = observed {
+                        observed.trailers(trailers);
+                    }
                 }
                 let grpc = trailers.as_ref().and_then(grpc_status);
                 let ended = match trailers {
@@ -445,14 +501,77 @@ fn poll_frames(
     }
 }
 
+/// The gRPC status of an answer that has nothing but trailers, or one piece and trailers at once.
+fn poll_grpc_status(cx: &mut Context<'_>, recv: &mut Source) -> Poll<Option<u16>> {
+    match std::task::ready!(recv.poll_data(cx)) {
+        Some(Err(_)) => return Poll::Ready(None),
+        Some(Ok(_)) => match recv.poll_data(cx) {
+            Poll::Ready(None) => {}
+            _ => return Poll::Ready(None),
+        },
+        None => {}
+    }
+    match recv.poll_trailers(cx) {
+        Poll::Ready(Ok(Some(trailers))) => Poll::Ready(grpc_status(&trailers)),
+        _ => Poll::Ready(None),
+    }
+}
+
 fn grpc_status(headers: &http::HeaderMap) -> Option<u16> {
     headers.get("grpc-status")?.to_str().ok()?.parse().ok()
 }
 
-/// Whether the server says that it has not looked at the request.
-fn never_handled(error: &h2::Error) -> bool {
-    error.reason() == Some(h2::Reason::REFUSED_STREAM)
-        || (error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR))
+/// What an error without an answer says about the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// The server has not looked at it.
+    Unsent,
+    /// The connection died.
+    Died,
+    /// The server decided, or the request is not whole any more.
+    Known,
+}
+
+impl Fate {
+    fn failed(self, error: HttpError) -> Failed {
+        match self {
+            Self::Unsent => Failed::Unsent(error, Why::Refused),
+            // Streams share a connection that was there before them.
+            Self::Died => Failed::Died {
+                error,
+                reused: true,
+            },
+            Self::Known => Failed::Answer(error),
+        }
+    }
+}
+
+/// `h2` gives a peer's GOAWAY only to streams beyond the last one the peer looked at.
+fn fate(error: &h2::Error, whole: bool) -> Fate {
+    let refused = error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    match whole {
+        false => Fate::Known,
+        true if refused || (error.is_go_away() && error.is_remote()) => Fate::Unsent,
+        true if error.is_io() => Fate::Died,
+        true => Fate::Known,
+    }
+}
+
+fn judge(status: u16, grpc: Option<u16>, headers: &http::HeaderMap) -> Option<penalty::Failure> {
+    let value = |name| headers.get(name).map(HeaderValue::as_bytes);
+    let (after, pushback) = (value("retry-after"), value("grpc-retry-pushback-ms"));
+    penalty::judge(status, grpc, after, pushback, SystemTime::now())
+}
+
+fn dropped(
+    tries: &Tries<'_>,
+    flight: &InFlight,
+    status: u16,
+    grpc: Option<u16>,
+    headers: &http::HeaderMap,
+) -> Option<Why> {
+    let said = headers.get(linkerd_api::headers::PROXY_ERROR)?;
+    tries.drops_answer(&flight.endpoint, status, grpc, Some(said.as_bytes()))
 }
 
 /// A reset of the upstream stream is passed on with its code.

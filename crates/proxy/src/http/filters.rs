@@ -1,7 +1,5 @@
 //! Applies the filters of a rule or backend while a request is routed.
 
-use http::StatusCode;
-
 use super::edits::{Edits, Lines};
 use crate::{
     errors::{Class, HttpError},
@@ -9,9 +7,10 @@ use crate::{
 };
 
 /// Collects header changes; redirects and injected failures end the request.
-pub(crate) fn apply(
+pub(crate) fn apply<R: Request>(
     filters: &[Filter],
-    request: &impl Request,
+    request: &R,
+    matched_prefix: impl Fn(&R) -> usize,
     edits: &mut Edits,
 ) -> Result<(), HttpError> {
     for filter in filters {
@@ -23,9 +22,10 @@ pub(crate) fn apply(
                     Some(query) => format!("{}?{query}", request.path()),
                     None => request.path().to_owned(),
                 };
-                let found = redirect.location("http", request.authority(), &path, 0);
+                let found =
+                    redirect.location("http", request.authority(), &path, matched_prefix(request));
                 if let Some((status, location)) = found {
-                    return Err(redirected(status, location));
+                    return Err(HttpError::redirected(status, location));
                 }
             }
             Filter::HttpFailure(failure) => {
@@ -43,10 +43,4 @@ pub(crate) fn apply(
         }
     }
     Ok(())
-}
-
-fn redirected(status: StatusCode, location: String) -> HttpError {
-    let mut error = HttpError::new(Class::Redirect(status), "unexpected", "redirected");
-    error.location = Some(location);
-    error
 }

@@ -11,7 +11,8 @@ use http::StatusCode;
 use linkerd_http1::{Framing, HeadError, Limits, Method, RequestHead, Status, Version};
 
 use super::{
-    Admitted, Direction, MAX_TRIES, Routed,
+    Admitted, Direction, Routed,
+    again::{Step, Tries, Why},
     deadline::{Expired, HeadTimer},
     exchange1, exchange2,
 };
@@ -50,8 +51,17 @@ pub(super) enum Next {
 pub(super) enum Failed {
     /// Nothing has been answered: the client gets this.
     Answer(HttpError),
-    /// Nothing has been answered and the request may be sent again.
-    Again(HttpError),
+    /// Nothing has been answered, the request is still whole, and the application has not got it.
+    Unsent(HttpError, Why),
+    /// Nothing has been answered, the request is still whole, and its connection died.
+    Died {
+        /// What the client is told if it is not sent again.
+        error: HttpError,
+        /// Whether the connection had served others before.
+        reused: bool,
+    },
+    /// A peer's proxy gave an answer that is dropped in favour of another try.
+    Dropped(Why),
     /// The answer, or its absence, asks for another try; the outcome is that of the answer.
     Retry(HttpError, Option<Outcome>),
     /// A limit has passed; becomes one of the others.
@@ -70,7 +80,12 @@ pub async fn serve<D: Direction>(direction: &D, mut client: Conn) {
         let patience = direction.head_timeout();
         match read_head(&mut client, &mut head, &limits, &mut drain, patience).await {
             Read::Head => {}
-            Read::Closed => break,
+            Read::Closed => {
+                // A request that crosses the end is not answered with a reset, so that its sender
+                // sees an orderly end and knows that nobody took it.
+                unread = drain.is_draining() && !client.is_eof();
+                break;
+            }
             Read::Slow => {
                 let timeout = Class::BadRequest(StatusCode::REQUEST_TIMEOUT);
                 let error = HttpError::new(timeout, "unexpected", "request head timed out");
@@ -186,13 +201,18 @@ async fn exchange<D: Direction>(
         let routed = direction.route(&head.view(&client.rbuf)).await;
         let mut routed = routed.map_err(Failed::Answer)?;
         routed.observe(&observed);
-        dispatch(client, head, facts, &routed).await
+        let result = dispatch(client, head, facts, &routed).await;
+        client.forget();
+        routed.done(result.as_ref().err().and_then(Failed::error));
+        result
     };
     let result = observed.timed(answer).await;
     let error = match result {
         Ok(next) => return next,
-        Err(Failed::Abort | Failed::Expired(_)) => return Next::Close,
-        Err(Failed::Answer(error) | Failed::Again(error) | Failed::Retry(error, _)) => error,
+        Err(failed) => match failed.into_error() {
+            Some(error) => error,
+            None => return Next::Close,
+        },
     };
     direction.failed(&error);
     // A body that was not read would be taken for the next request.
@@ -218,36 +238,53 @@ async fn exchange<D: Direction>(
     }
 }
 
-/// Finds an endpoint and exchanges; goes on to another when the request surely was not handled.
+impl Failed {
+    /// What the client is told; `None` when it is too late for that.
+    pub(super) fn into_error(self) -> Option<HttpError> {
+        match self {
+            Self::Answer(error)
+            | Self::Unsent(error, _)
+            | Self::Died { error, .. }
+            | Self::Retry(error, _) => Some(error),
+            Self::Dropped(_) | Self::Expired(_) | Self::Abort => None,
+        }
+    }
+
+    pub(super) fn error(&self) -> Option<&HttpError> {
+        match self {
+            Self::Answer(error)
+            | Self::Unsent(error, _)
+            | Self::Died { error, .. }
+            | Self::Retry(error, _) => Some(error),
+            Self::Dropped(_) | Self::Expired(_) | Self::Abort => None,
+        }
+    }
+}
+
+/// Finds an endpoint and exchanges; goes on to another when that is safe or asked for.
 async fn dispatch(
     client: &mut Conn,
     head: &RequestHead,
     facts: Facts,
     routed: &Routed,
 ) -> Result<Next, Failed> {
-    let deadline = Instant::now() + routed.failfast;
+    let tries = Tries::new(routed, facts.method, Instant::now() + routed.failfast);
     let tunnels = head.upgrade() || facts.method == Method::Connect;
-    let mut tries = 0;
-    let mut retries = 0;
-    let mut fresh = false;
     loop {
-        let endpoint = routed.endpoint(deadline).await.map_err(Failed::Answer)?;
+        let endpoint = tries.endpoint().await.map_err(Failed::Answer)?;
         let now = Instant::now();
         let flight = InFlight::new(endpoint, now);
         let endpoint = &flight.endpoint;
-        let may_retry = tries < MAX_TRIES && now < deadline;
-        tries += 1;
         let result = if !tunnels && endpoint.upgrades(now) {
             match endpoint.http2().await {
                 Ok(send) => {
                     routed.begin(&flight);
-                    exchange2::from_http1(client, head, facts, routed, &flight, send, retries).await
+                    exchange2::from_http1(client, head, facts, routed, &flight, send, &tries).await
                 }
-                Err(_) if may_retry && routed.backend.is_balanced() => continue,
-                Err(error) => Err(Failed::Answer(error.into())),
+                Err(error) => Err(Tries::connect_failed(error)),
             }
         } else {
-            let checkout = if fresh || tunnels {
+            let checkout = if tries.fresh() || tunnels {
                 endpoint.http1_fresh().await
             } else {
                 endpoint.http1().await
@@ -255,22 +292,24 @@ async fn dispatch(
             match checkout {
                 Ok(checkout) => {
                     routed.begin(&flight);
-                    exchange1::from_http1(client, head, facts, routed, &flight, checkout, retries)
+                    exchange1::from_http1(client, head, facts, routed, &flight, checkout, &tries)
                         .await
                 }
-                Err(_) if may_retry && routed.backend.is_balanced() => continue,
-                Err(error) => Err(Failed::Answer(error.into())),
+                Err(error) => Err(Tries::connect_failed(error)),
             }
         };
-        match result {
-            // A pooled connection that died under the request: once more, on a new one.
-            Err(Failed::Again(_)) if may_retry && !fresh => fresh = true,
-            Err(Failed::Retry(..)) => {
+        let failed = match result {
+            Ok(next) => return Ok(next),
+            Err(failed) => failed,
+        };
+        match tries.after(failed, &flight.endpoint) {
+            Step::Again => {}
+            Step::BackOff(n) => {
                 drop(flight);
-                routed.back_off(retries).await;
-                retries += 1;
+                routed.back_off(n).await;
             }
-            result => return result,
+            Step::End(failed) => return Err(failed),
         }
+        client.rewind();
     }
 }

@@ -10,14 +10,19 @@ use std::{
 use bytes::Bytes;
 use futures::{StreamExt, stream::FuturesUnordered};
 use h2::{RecvStream, server::SendResponse};
+use linkerd_http1::Method;
 
 use super::{
-    Admitted, Direction, MAX_TRIES, exchange1, exchange2, server1::Failed, stream::Source,
+    Admitted, Direction, Routed,
+    again::{Step, Tries},
+    exchange1, exchange2,
+    server1::Failed,
+    stream::Source,
 };
 use crate::{
     config::Http2Server,
     endpoint::InFlight,
-    errors::{HttpError, is_grpc},
+    errors::is_grpc,
     h1::Conn,
     h2io::{Gather, MAX_HEADER_LIST},
     observe::Observed,
@@ -172,8 +177,11 @@ async fn stream<D: Direction>(
     let observed = direction.observe(&request);
     let answer = answer(direction, request, &mut respond, &observed);
     let error = match observed.timed(answer).await {
-        Ok(()) | Err(Failed::Abort | Failed::Expired(_)) => return false,
-        Err(Failed::Answer(error) | Failed::Again(error) | Failed::Retry(error, _)) => error,
+        Ok(()) => return false,
+        Err(failed) => match failed.into_error() {
+            Some(error) => error,
+            None => return false,
+        },
     };
     direction.failed(&error);
     let response = error.response(grpc, direction.informational());
@@ -195,60 +203,79 @@ async fn answer<D: Direction>(
     let _admitted = Admitted::new(direction).map_err(Failed::Answer)?;
     let mut routed = direction.route(&request).await.map_err(Failed::Answer)?;
     routed.observe(observed);
-    let deadline = Instant::now() + routed.failfast;
     let (parts, incoming) = request.into_parts();
-    let mut source = Source::new(incoming);
-    if let Some(retry) = &routed.retry {
-        source
-            .keep(retry.max_request_bytes)
-            .await
-            .map_err(|_| Failed::Abort)?;
-    }
-    let mut tries = 0;
-    let mut retries = 0;
+    let source = Source::new(incoming, routed.replay_limit());
+    let result = dispatch(&parts, source, respond, &routed, upgraded).await;
+    routed.done(result.as_ref().err().and_then(Failed::error));
+    result
+}
+
+/// Finds an endpoint and exchanges; goes on to another when that is safe or asked for.
+async fn dispatch(
+    parts: &http::request::Parts,
+    mut source: Source,
+    respond: &mut SendResponse<Bytes>,
+    routed: &Routed,
+    upgraded: bool,
+) -> Result<(), Failed> {
+    let method = Method::of(parts.method.as_str().as_bytes());
+    let tries = Tries::new(routed, method, Instant::now() + routed.failfast);
     loop {
-        let endpoint = routed.endpoint(deadline).await.map_err(Failed::Answer)?;
+        let endpoint = tries.endpoint().await.map_err(Failed::Answer)?;
         let flight = InFlight::new(endpoint, Instant::now());
         let endpoint = &flight.endpoint;
-        let may_retry = tries < MAX_TRIES && Instant::now() < deadline;
-        tries += 1;
-        if upgraded {
-            match endpoint.http1().await {
+        source.rewind();
+        let result = if upgraded {
+            let checkout = if tries.fresh() {
+                endpoint.http1_fresh().await
+            } else {
+                endpoint.http1().await
+            };
+            match checkout {
                 Ok(checkout) => {
                     routed.begin(&flight);
-                    return exchange1::from_http2(
-                        &parts,
+                    exchange1::from_http2(
+                        parts,
                         &mut source,
                         respond,
-                        &routed,
+                        routed,
                         &flight,
                         checkout,
+                        &tries,
                     )
-                    .await;
+                    .await
                 }
-                Err(_) if may_retry && routed.backend.is_balanced() => continue,
-                Err(error) => return Err(Failed::Answer(HttpError::from(error))),
+                Err(error) => Err(Tries::connect_failed(error)),
             }
-        }
-        let send = match endpoint.http2().await {
-            Ok(send) => send,
-            Err(_) if may_retry && routed.backend.is_balanced() => continue,
-            Err(error) => return Err(Failed::Answer(HttpError::from(error))),
+        } else {
+            match endpoint.http2().await {
+                Ok(send) => {
+                    routed.begin(&flight);
+                    exchange2::from_http2(
+                        parts.clone(),
+                        &mut source,
+                        respond,
+                        routed,
+                        &flight,
+                        send,
+                        &tries,
+                    )
+                    .await
+                }
+                Err(error) => Err(Tries::connect_failed(error)),
+            }
         };
-        routed.begin(&flight);
-        let head = parts.clone();
-        let result =
-            exchange2::from_http2(head, &mut source, respond, &routed, &flight, send, retries)
-                .await;
-        match result {
-            // The server has not looked at it: somebody else may.
-            Err(Failed::Again(_)) if may_retry => {}
-            Err(Failed::Retry(..)) => {
+        let failed = match result {
+            Ok(()) => return Ok(()),
+            Err(failed) => failed,
+        };
+        match tries.after(failed, &flight.endpoint) {
+            Step::Again => {}
+            Step::BackOff(n) => {
                 drop(flight);
-                routed.back_off(retries).await;
-                retries += 1;
+                routed.back_off(n).await;
             }
-            result => return result,
+            Step::End(failed) => return Err(failed),
         }
     }
 }

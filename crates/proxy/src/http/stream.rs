@@ -1,7 +1,10 @@
 //! Both halves of an HTTP/2 stream. The sending half has one pending piece at a time, so that a slow
 //! receiver holds back the source; the receiving half can keep a request for another try.
 
-use std::task::{Context, Poll, ready};
+use std::{
+    collections::VecDeque,
+    task::{Context, Poll, ready},
+};
 
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
@@ -96,56 +99,49 @@ impl Sink {
     }
 }
 
-/// The receiving half of an HTTP/2 request. Its first bytes can be kept, so that the request can be
-/// sent again.
+/// The receiving half of an HTTP/2 request. What it gives is kept up to a limit, so that the request
+/// can be sent again while it is still arriving.
 #[derive(Debug)]
 pub(super) struct Source {
     live: RecvStream,
-    kept: Vec<Bytes>,
-    trailers: Option<HeaderMap>,
-    /// Everything is in `kept` and `trailers`.
-    complete: bool,
+    kept: VecDeque<Bytes>,
+    /// Bytes kept, with something for each piece.
+    size: usize,
+    limit: usize,
     /// Next of `kept` to give.
     at: usize,
     /// Something was given that is not kept.
-    touched: bool,
+    lost: bool,
+    empty: bool,
+    /// Nothing more will come from `live`; the trailers are known.
+    ended: bool,
+    trailers: Option<HeaderMap>,
 }
 
-impl Source {
-    pub(super) fn new(live: RecvStream) -> Self {
-        Self {
-            complete: live.is_end_stream(),
-            live,
-            kept: Vec::new(),
-            trailers: None,
-            at: 0,
-            touched: false,
-        }
-    }
+/// What a kept piece costs besides its bytes.
+const PIECE: usize = 64;
+/// Smaller pieces are copied, so that they do not hold the buffer they came in.
+const COPIED: usize = 4096;
 
-    /// Keeps the body if it ends within `limit` bytes.
-    pub(super) async fn keep(&mut self, limit: usize) -> Result<(), h2::Error> {
-        let mut size = 0;
-        while !self.complete && size <= limit {
-            match self.live.data().await {
-                Some(data) => {
-                    let data = data?;
-                    size += data.len();
-                    let _ = self.live.flow_control().release_capacity(data.len());
-                    self.kept.push(data);
-                }
-                None => {
-                    self.trailers = self.live.trailers().await?;
-                    self.complete = true;
-                }
-            }
+impl Source {
+    /// Keeps up to `limit` bytes; 0 keeps nothing.
+    pub(super) fn new(live: RecvStream, limit: usize) -> Self {
+        Self {
+            empty: live.is_end_stream(),
+            live,
+            kept: VecDeque::new(),
+            size: 0,
+            limit,
+            at: 0,
+            lost: false,
+            ended: false,
+            trailers: None,
         }
-        Ok(())
     }
 
     /// Whether the request can be sent again as a whole.
     pub(super) fn is_replayable(&self) -> bool {
-        self.complete || !self.touched
+        !self.lost
     }
 
     /// Starts again from what was kept.
@@ -153,26 +149,56 @@ impl Source {
         self.at = 0;
     }
 
+    /// The request will not be sent again: what was given is forgotten.
+    pub(super) fn forget(&mut self) {
+        self.lost = true;
+        self.kept.drain(..self.at);
+        self.at = 0;
+    }
+
     /// Whether there is no body at all.
     pub(super) fn is_empty(&self) -> bool {
-        self.complete && self.kept.is_empty() && self.trailers.is_none()
+        self.empty
+    }
+
+    fn keep(&mut self, data: &Bytes) {
+        if self.lost {
+            return;
+        }
+        self.size += data.len() + PIECE;
+        if self.size > self.limit {
+            self.lost = true;
+            self.kept = VecDeque::new();
+            self.at = 0;
+            return;
+        }
+        self.kept.push_back(if data.len() < COPIED {
+            Bytes::copy_from_slice(data)
+        } else {
+            data.clone()
+        });
+        self.at += 1;
     }
 
     pub(super) fn poll_data(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, h2::Error>>> {
-        if let Some(data) = self.kept.get(self.at) {
+        if self.lost {
+            if let Some(data) = self.kept.pop_front() {
+                return Poll::Ready(Some(Ok(data)));
+            }
+        } else if let Some(data) = self.kept.get(self.at) {
             self.at += 1;
             return Poll::Ready(Some(Ok(data.clone())));
         }
-        if self.complete {
+        if self.ended {
             return Poll::Ready(None);
         }
         let data = ready!(self.live.poll_data(cx));
         if let Some(Ok(data)) = &data {
-            self.touched = true;
             let _ = self.live.flow_control().release_capacity(data.len());
+            self.keep(data);
         }
         Poll::Ready(data)
     }
@@ -181,18 +207,17 @@ impl Source {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<HeaderMap>, h2::Error>> {
-        if self.complete {
-            return Poll::Ready(Ok(self.trailers.clone()));
+        if !self.ended {
+            self.trailers = ready!(self.live.poll_trailers(cx))?;
+            self.ended = true;
         }
-        self.live.poll_trailers(cx)
+        Poll::Ready(Ok(self.trailers.clone()))
     }
 
     /// Whether the piece given last ends the stream.
     pub(super) fn is_end_stream(&self) -> bool {
-        if self.complete {
-            self.at >= self.kept.len() && self.trailers.is_none()
-        } else {
-            self.at >= self.kept.len() && self.live.is_end_stream()
-        }
+        self.at >= self.kept.len()
+            && self.trailers.is_none()
+            && (self.ended || self.live.is_end_stream())
     }
 }

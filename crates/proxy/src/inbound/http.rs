@@ -16,14 +16,14 @@ use crate::{
     endpoint::Endpoint,
     errors::{Class, HttpError},
     http::{Backend, Direction, Edits, Lines, Routed, filters},
-    metrics::{Counter, Family, Labels, http::HttpMetrics},
+    metrics::{Counter, Family, Labels, http::HttpMetrics, inbound::InboundMetrics},
     observe::{self, Observed, Source},
     policy::{
         client::Timeouts,
         matching,
         server::{HttpRoutes, Protocol, RateLimit, ServerPolicy, authorize},
     },
-    worker::{Drain, Worker},
+    worker::{Drain, Gate, Worker},
 };
 
 /// HTTP requests of one inbound connection.
@@ -46,6 +46,7 @@ struct Seen {
     rule: usize,
     authorization: usize,
     metrics: Rc<HttpMetrics>,
+    route: Rc<InboundMetrics>,
     allowed: Arc<Counter>,
 }
 
@@ -54,6 +55,11 @@ const CONSUMED: NameSet = NameSet::EMPTY
     .with(Name::L5dClientId)
     .with(Name::L5dOrigProto)
     .with(Name::L5dProxyError);
+
+/// What only proxies say: an application must not speak in their name.
+const OURS: NameSet = NameSet::EMPTY
+    .with(Name::L5dProxyError)
+    .with(Name::L5dProxyConnection);
 
 static CLIENT_ID: HeaderName = HeaderName::from_static(linkerd_api::headers::CLIENT_ID);
 
@@ -106,7 +112,7 @@ impl InboundHttp {
             .resource("ratelimit", &limit.meta)
             .with("ratelimit_scope", scope);
         self.count(Family::InboundHttpLocalRatelimitTotal, labels);
-        Err(HttpError::new(Class::RateLimited, "unexpected", message))
+        Err(HttpError::rate_limited(message))
     }
 
     /// The series of an allowed request, and its count.
@@ -117,14 +123,14 @@ impl InboundHttp {
         authorization: usize,
         route: &crate::policy::Meta,
         authz: &crate::policy::Meta,
-    ) -> Rc<HttpMetrics> {
+    ) -> (Rc<HttpMetrics>, Rc<InboundMetrics>) {
         let mut seen = self.seen.borrow_mut();
         let found = seen.iter().find(|s| {
             s.rule == rule && s.authorization == authorization && Arc::ptr_eq(&s.policy, policy)
         });
         if let Some(found) = found {
             found.allowed.inc();
-            return found.metrics.clone();
+            return (found.metrics.clone(), found.route.clone());
         }
         seen.retain(|s| Arc::ptr_eq(&s.policy, policy));
         let rest = self
@@ -137,14 +143,18 @@ impl InboundHttp {
         let metrics = self.worker.inbound.http(registry, &labels);
         let allowed = registry.counter(Family::InboundHttpAuthzAllowTotal, &rest);
         allowed.inc();
+        let grpc = matches!(policy.protocol, Protocol::Grpc(_));
+        let port = self.peer.target.port();
+        let inbound = InboundMetrics::new(registry, &policy.meta, port, route, grpc);
         seen.push(Seen {
             policy: policy.clone(),
             rule,
             authorization,
             metrics: metrics.clone(),
+            route: inbound.clone(),
             allowed,
         });
-        metrics
+        (metrics, inbound)
     }
 }
 
@@ -160,11 +170,7 @@ impl Direction for InboundHttp {
             Protocol::Opaque | Protocol::Tls => &self.all,
             Protocol::Invalid(message) => {
                 tracing::debug!(message, "Invalid server policy");
-                return Err(HttpError::new(
-                    Class::Internal,
-                    "unexpected",
-                    "invalid server policy",
-                ));
+                return Err(HttpError::invalid_server_policy());
             }
         };
         let Some((route, rule)) = routes.find(request) else {
@@ -206,9 +212,15 @@ impl Direction for InboundHttp {
             .unwrap_or(usize::MAX);
         let mut edits = Edits {
             drop: CONSUMED,
+            drop_response: OURS,
             ..Edits::default()
         };
-        filters::apply(&rule.filters, request, &mut edits)?;
+        filters::apply(
+            &rule.filters,
+            request,
+            |r| rule.matched_prefix(r),
+            &mut edits,
+        )?;
         if let Some(limit) = &routes.rate_limit {
             self.limit(&policy, limit)?;
         }
@@ -217,7 +229,7 @@ impl Direction for InboundHttp {
                 .request
                 .push(Lines::one(CLIENT_ID.clone(), id.clone()));
         }
-        let metrics = self.allowed(
+        let (metrics, inbound) = self.allowed(
             &policy,
             rule.index,
             position,
@@ -236,6 +248,13 @@ impl Direction for InboundHttp {
             retry: None,
             routed: Instant::now(),
             route: None,
+            resend: self.worker.config.inbound.resend,
+            budget: None,
+            profile: None,
+            inbound: Some(inbound),
+            retry_budget: None,
+            ended: Cell::new(None),
+            retried: Cell::new(false),
             head_timeout: self.head_timeout(),
             observed: Observed::default(),
         })
@@ -286,8 +305,12 @@ impl Direction for InboundHttp {
         &self.worker.inbound_drain
     }
 
-    fn in_flight(&self) -> (&Cell<usize>, usize) {
+    fn in_flight(&self) -> (&Gate, usize) {
         let max = self.worker.config.inbound.max_in_flight;
         (&self.worker.in_flight.inbound, max)
+    }
+
+    fn overloaded(&self) -> &Cell<bool> {
+        &self.worker.overloaded
     }
 }

@@ -14,7 +14,10 @@ use tokio::sync::watch;
 
 use crate::{
     endpoint::{Endpoint, EndpointFactory},
-    metrics::{Labels, Registry, http::HttpMetrics, transport::TransportMetrics},
+    metrics::{
+        Counter, Family, Histogram, Labels, Registry, http::HttpMetrics,
+        transport::TransportMetrics,
+    },
     policy::{endpoint::EndpointMeta, server::ServerPolicy},
     worker::Worker,
 };
@@ -36,6 +39,16 @@ type Used<T> = (Rc<T>, Cell<Instant>);
 pub struct PortPolicy {
     updates: RefCell<watch::Receiver<Arc<ServerPolicy>>>,
     current: RefCell<Arc<ServerPolicy>>,
+    /// Series of detection, of the policy they were resolved for.
+    detection: RefCell<Option<Detection>>,
+}
+
+#[derive(Debug)]
+struct Detection {
+    policy: Arc<ServerPolicy>,
+    labels: Arc<str>,
+    duration: Arc<Histogram>,
+    results: Vec<(&'static str, Arc<Counter>)>,
 }
 
 impl Cache {
@@ -48,6 +61,7 @@ impl Cache {
             let policy = PortPolicy {
                 updates: RefCell::new(updates),
                 current: RefCell::new(current),
+                detection: RefCell::default(),
             };
             (Rc::new(policy), Cell::new(Instant::now()))
         });
@@ -73,9 +87,11 @@ impl Cache {
                 backoff: config.backoff,
                 pool: config.pool,
                 upgrade_threshold: u32::MAX,
+                http2_life: worker.config.outbound.http2_life,
                 labels: Some(labels.finish()),
                 swept: worker.swept.clone(),
                 accrual: None,
+                penalty: None,
             };
             let endpoint = factory.make(addr, Arc::new(EndpointMeta::default()));
             (endpoint, Cell::new(Instant::now()))
@@ -144,6 +160,43 @@ impl PortPolicy {
             *self.current.borrow_mut() = updates.borrow_and_update().clone();
         }
         self.current.borrow().clone()
+    }
+
+    /// Counts what looking at a connection found, and how long it took.
+    pub fn detected(
+        &self,
+        registry: &Registry,
+        port: u16,
+        result: &'static str,
+        elapsed: Duration,
+    ) {
+        let policy = self.current();
+        let mut detection = self.detection.borrow_mut();
+        if !detection
+            .as_ref()
+            .is_some_and(|d| Arc::ptr_eq(&d.policy, &policy))
+        {
+            let labels = Labels::default().server(&policy.meta, port).finish();
+            *detection = Some(Detection {
+                duration: registry.histogram(Family::InboundTcpDetectHttpDuration, &labels),
+                results: Vec::new(),
+                labels,
+                policy,
+            });
+        }
+        let Some(detection) = detection.as_mut() else {
+            return;
+        };
+        detection.duration.observe(elapsed.as_secs_f64());
+        let found = detection.results.iter().find(|(r, _)| *r == result);
+        if let Some((_, counter)) = found {
+            counter.inc();
+            return;
+        }
+        let labels = format!("{},result=\"{result}\"", detection.labels).into();
+        let counter = registry.counter(Family::InboundTcpDetectHttpResults, &labels);
+        counter.inc();
+        detection.results.push((result, counter));
     }
 
     /// Ends when an update makes `denies` true.

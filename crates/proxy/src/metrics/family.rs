@@ -5,6 +5,9 @@ const HISTOGRAM_MS: &[f64] = &[
     1000.0, 2000.0, 3000.0, 4000.0, 5000.0, 10000.0, 20000.0, 30000.0, 40000.0, 50000.0,
 ];
 const ROUTE_SECONDS: &[f64] = &[0.05, 0.5, 1.0, 10.0];
+const FRAME_BYTES: &[f64] = &[128.0, 1024.0, 10240.0];
+const DETECT_SECONDS: &[f64] = &[0.001, 0.1];
+const QUEUE_SECONDS: &[f64] = &[0.0005, 0.005, 0.05, 0.5, 1.0, 3.0];
 const BACKEND_SECONDS: &[f64] = &[0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0];
 
 macro_rules! families {
@@ -80,6 +83,16 @@ families! {
     OutboundGrpcRouteBackendRequests "outbound_grpc_route_backend_requests_total" "counter" "The total number of requests dispatched to a backend." &[];
     OutboundGrpcRouteBackendResponseDuration "outbound_grpc_route_backend_response_duration_seconds" "histogram" "The time between request completion and response completion." BACKEND_SECONDS;
     OutboundGrpcRouteBackendResponseStatuses "outbound_grpc_route_backend_response_statuses_total" "counter" "Completed responses." &[];
+    OutboundHttpRouteRetryLimitExceeded "outbound_http_route_retry_limit_exceeded_total" "counter" "Retryable requests not sent due to retry limits." &[];
+    OutboundHttpRouteRetryOverflow "outbound_http_route_retry_overflow_total" "counter" "Retryable requests not sent due to circuit breakers or body limits." &[];
+    OutboundHttpRouteRetryRequests "outbound_http_route_retry_requests_total" "counter" "Retry requests emitted." &[];
+    OutboundHttpRouteRetrySuccesses "outbound_http_route_retry_successes_total" "counter" "Successful responses to retry requests." &[];
+    OutboundGrpcRouteRetryLimitExceeded "outbound_grpc_route_retry_limit_exceeded_total" "counter" "Retryable requests not sent due to retry limits." &[];
+    OutboundGrpcRouteRetryOverflow "outbound_grpc_route_retry_overflow_total" "counter" "Retryable requests not sent due to circuit breakers or body limits." &[];
+    OutboundGrpcRouteRetryRequests "outbound_grpc_route_retry_requests_total" "counter" "Retry requests emitted." &[];
+    OutboundGrpcRouteRetrySuccesses "outbound_grpc_route_retry_successes_total" "counter" "Successful responses to retry requests." &[];
+    OutboundHttpResends "outbound_http_resends_total" "counter" "Requests sent once more because the application had not received them, or because they are idempotent and their connection died." &[];
+    InboundHttpResends "inbound_http_resends_total" "counter" "Requests sent once more to the application because their connection was closed before it answered." &[];
     OutboundTcpProtocolConnections "outbound_tcp_protocol_connections_total" "counter" "Outbound TCP connections by protocol configuration." &[];
     OutboundTcpDetectHttpResults "outbound_tcp_detect_http_results_total" "counter" "Results of outbound HTTP detection." &[];
     InboundTcpDetectHttpResults "inbound_tcp_detect_http_results_total" "counter" "Results of inbound HTTP detection." &[];
@@ -88,7 +101,122 @@ families! {
     OutboundTcpRouteClose "outbound_tcp_route_close_total" "counter" "Opaque connections closed." &[];
     OutboundTlsRouteOpen "outbound_tls_route_open_total" "counter" "TLS connections opened." &[];
     OutboundTlsRouteClose "outbound_tls_route_close_total" "counter" "TLS connections closed." &[];
-    OutboundHttpBalancerEndpoints "outbound_http_balancer_endpoints" "gauge" "The number of endpoints currently in a HTTP balancer." &[];
+    ControlResponseLatencyMs "control_response_latency_ms" "histogram" "Response latency of control-plane requests." HISTOGRAM_MS;
+    StackCreateTotal "stack_create_total" "counter" "Total number of endpoint services created." &[];
+    StackDropTotal "stack_drop_total" "counter" "Total number of endpoint services dropped." &[];
+    OutboundHttpRouteRequestFrameSize "outbound_http_route_request_frame_size_bytes" "histogram" "Sizes of request body frames." FRAME_BYTES;
+    OutboundHttpRouteBackendResponseFrameSize "outbound_http_route_backend_response_frame_size_bytes" "histogram" "Sizes of response body frames." FRAME_BYTES;
+    InboundHttpRequests "inbound_http_requests_total" "counter" "Inbound requests dispatched to the application." &[];
+    InboundHttpStatuses "inbound_http_statuses_total" "counter" "Completed inbound responses." &[];
+    InboundHttpRequestDuration "inbound_http_request_duration_seconds" "histogram" "The time between request initialization and response completion." BACKEND_SECONDS;
+    InboundHttpResponseDuration "inbound_http_response_duration_seconds" "histogram" "The time between dispatch and response completion." ROUTE_SECONDS;
+    InboundHttpRequestFrameSize "inbound_http_request_frame_size_bytes" "histogram" "Sizes of request body frames." FRAME_BYTES;
+    InboundHttpResponseFrameSize "inbound_http_response_frame_size_bytes" "histogram" "Sizes of response body frames." FRAME_BYTES;
+    OutboundGrpcRouteRequestFrameSize "outbound_grpc_route_request_frame_size_bytes" "histogram" "Sizes of request body frames." FRAME_BYTES;
+    OutboundGrpcRouteBackendResponseFrameSize "outbound_grpc_route_backend_response_frame_size_bytes" "histogram" "Sizes of response body frames." FRAME_BYTES;
+    InboundGrpcRequests "inbound_grpc_requests_total" "counter" "Inbound requests dispatched to the application." &[];
+    InboundGrpcStatuses "inbound_grpc_statuses_total" "counter" "Completed inbound responses." &[];
+    InboundGrpcRequestDuration "inbound_grpc_request_duration_seconds" "histogram" "The time between request initialization and response completion." BACKEND_SECONDS;
+    InboundGrpcResponseDuration "inbound_grpc_response_duration_seconds" "histogram" "The time between dispatch and response completion." ROUTE_SECONDS;
+    InboundGrpcRequestFrameSize "inbound_grpc_request_frame_size_bytes" "histogram" "Sizes of request body frames." FRAME_BYTES;
+    InboundGrpcResponseFrameSize "inbound_grpc_response_frame_size_bytes" "histogram" "Sizes of response body frames." FRAME_BYTES;
+    OutboundTcpDetectHttpDuration "outbound_tcp_detect_http_duration_seconds" "histogram" "Time taken by outbound HTTP detection." DETECT_SECONDS;
+    InboundTcpDetectHttpDuration "inbound_tcp_detect_http_duration_seconds" "histogram" "Time taken by inbound HTTP detection." DETECT_SECONDS;
+    OutboundTcpTransferCost "outbound_tcp_transfer_cost_bytes_total" "counter" "Bytes exchanged with endpoints, by zone." &[];
+    ControlDnsResolutions "control_dns_resolutions_total" "counter" "DNS resolutions of control-plane names." &[];
+    OutboundHttpBalancerP2cEndpoints "outbound_http_balancer_p2c_endpoints" "gauge" "The number of endpoints in the balancer." &[];
+    OutboundHttpBalancerP2cUpdates "outbound_http_balancer_p2c_updates_total" "counter" "Discovery updates of the balancer." &[];
+    OutboundHttpBalancerEndpoints "outbound_http_balancer_endpoints" "gauge" "The number of endpoints by whether they are ready." &[];
+    OutboundHttpBalancerQueueLength "outbound_http_balancer_queue_length" "gauge" "Requests waiting for an endpoint." &[];
+    OutboundHttpBalancerQueueRequests "outbound_http_balancer_queue_requests_total" "counter" "Requests given to the balancer." &[];
+    OutboundHttpBalancerQueueLatency "outbound_http_balancer_queue_latency_seconds" "histogram" "Time requests waited for an endpoint." QUEUE_SECONDS;
+    OutboundHttpBalancerGateOpen "outbound_http_balancer_queue_gate_open_total" "counter" "Times the balancer left fail-fast." &[];
+    OutboundHttpBalancerGateShut "outbound_http_balancer_queue_gate_shut_total" "counter" "Times the balancer entered fail-fast." &[];
+    OutboundHttpBalancerGateOpenTime "outbound_http_balancer_queue_gate_open_time_seconds" "gauge" "When the balancer last left fail-fast." &[];
+    OutboundHttpBalancerGateShutTime "outbound_http_balancer_queue_gate_shut_time_seconds" "gauge" "When the balancer last entered fail-fast." &[];
+    OutboundHttpBalancerGateTimeout "outbound_http_balancer_queue_gate_timeout_seconds" "gauge" "Time without a ready endpoint before fail-fast." &[];
+    OutboundTcpBalancerP2cEndpoints "outbound_tcp_balancer_p2c_endpoints" "gauge" "The number of endpoints in the balancer." &[];
+    OutboundTcpBalancerP2cUpdates "outbound_tcp_balancer_p2c_updates_total" "counter" "Discovery updates of the balancer." &[];
+    OutboundTcpBalancerEndpoints "outbound_tcp_balancer_endpoints" "gauge" "The number of endpoints by whether they are ready." &[];
+    OutboundTcpBalancerQueueLength "outbound_tcp_balancer_queue_length" "gauge" "Requests waiting for an endpoint." &[];
+    OutboundTcpBalancerQueueRequests "outbound_tcp_balancer_queue_requests_total" "counter" "Requests given to the balancer." &[];
+    OutboundTcpBalancerQueueLatency "outbound_tcp_balancer_queue_latency_seconds" "histogram" "Time requests waited for an endpoint." QUEUE_SECONDS;
+    OutboundTcpBalancerGateOpen "outbound_tcp_balancer_queue_gate_open_total" "counter" "Times the balancer left fail-fast." &[];
+    OutboundTcpBalancerGateShut "outbound_tcp_balancer_queue_gate_shut_total" "counter" "Times the balancer entered fail-fast." &[];
+    OutboundTcpBalancerGateOpenTime "outbound_tcp_balancer_queue_gate_open_time_seconds" "gauge" "When the balancer last left fail-fast." &[];
+    OutboundTcpBalancerGateShutTime "outbound_tcp_balancer_queue_gate_shut_time_seconds" "gauge" "When the balancer last entered fail-fast." &[];
+    OutboundTcpBalancerGateTimeout "outbound_tcp_balancer_queue_gate_timeout_seconds" "gauge" "Time without a ready endpoint before fail-fast." &[];
+    OutboundTlsBalancerP2cEndpoints "outbound_tls_balancer_p2c_endpoints" "gauge" "The number of endpoints in the balancer." &[];
+    OutboundTlsBalancerP2cUpdates "outbound_tls_balancer_p2c_updates_total" "counter" "Discovery updates of the balancer." &[];
+    OutboundTlsBalancerEndpoints "outbound_tls_balancer_endpoints" "gauge" "The number of endpoints by whether they are ready." &[];
+    OutboundTlsBalancerQueueLength "outbound_tls_balancer_queue_length" "gauge" "Requests waiting for an endpoint." &[];
+    OutboundTlsBalancerQueueRequests "outbound_tls_balancer_queue_requests_total" "counter" "Requests given to the balancer." &[];
+    OutboundTlsBalancerQueueLatency "outbound_tls_balancer_queue_latency_seconds" "histogram" "Time requests waited for an endpoint." QUEUE_SECONDS;
+    OutboundTlsBalancerGateOpen "outbound_tls_balancer_queue_gate_open_total" "counter" "Times the balancer left fail-fast." &[];
+    OutboundTlsBalancerGateShut "outbound_tls_balancer_queue_gate_shut_total" "counter" "Times the balancer entered fail-fast." &[];
+    OutboundTlsBalancerGateOpenTime "outbound_tls_balancer_queue_gate_open_time_seconds" "gauge" "When the balancer last left fail-fast." &[];
+    OutboundTlsBalancerGateShutTime "outbound_tls_balancer_queue_gate_shut_time_seconds" "gauge" "When the balancer last entered fail-fast." &[];
+    OutboundTlsBalancerGateTimeout "outbound_tls_balancer_queue_gate_timeout_seconds" "gauge" "Time without a ready endpoint before fail-fast." &[];
+    ControlIdentityBalancerP2cEndpoints "control_identity_balancer_p2c_endpoints" "gauge" "The number of endpoints in the balancer." &[];
+    ControlIdentityBalancerP2cUpdates "control_identity_balancer_p2c_updates_total" "counter" "Discovery updates of the balancer." &[];
+    ControlIdentityBalancerEndpoints "control_identity_balancer_endpoints" "gauge" "The number of endpoints by whether they are ready." &[];
+    ControlIdentityBalancerQueueLength "control_identity_balancer_queue_length" "gauge" "Requests waiting for an endpoint." &[];
+    ControlIdentityBalancerQueueRequests "control_identity_balancer_queue_requests_total" "counter" "Requests given to the balancer." &[];
+    ControlIdentityBalancerQueueLatency "control_identity_balancer_queue_latency_seconds" "histogram" "Time requests waited for an endpoint." QUEUE_SECONDS;
+    ControlIdentityBalancerGateOpen "control_identity_balancer_queue_gate_open_total" "counter" "Times the balancer left fail-fast." &[];
+    ControlIdentityBalancerGateShut "control_identity_balancer_queue_gate_shut_total" "counter" "Times the balancer entered fail-fast." &[];
+    ControlIdentityBalancerGateOpenTime "control_identity_balancer_queue_gate_open_time_seconds" "gauge" "When the balancer last left fail-fast." &[];
+    ControlIdentityBalancerGateShutTime "control_identity_balancer_queue_gate_shut_time_seconds" "gauge" "When the balancer last entered fail-fast." &[];
+    ControlIdentityBalancerGateTimeout "control_identity_balancer_queue_gate_timeout_seconds" "gauge" "Time without a ready endpoint before fail-fast." &[];
+    ControlDestinationBalancerP2cEndpoints "control_destination_balancer_p2c_endpoints" "gauge" "The number of endpoints in the balancer." &[];
+    ControlDestinationBalancerP2cUpdates "control_destination_balancer_p2c_updates_total" "counter" "Discovery updates of the balancer." &[];
+    ControlDestinationBalancerEndpoints "control_destination_balancer_endpoints" "gauge" "The number of endpoints by whether they are ready." &[];
+    ControlDestinationBalancerQueueLength "control_destination_balancer_queue_length" "gauge" "Requests waiting for an endpoint." &[];
+    ControlDestinationBalancerQueueRequests "control_destination_balancer_queue_requests_total" "counter" "Requests given to the balancer." &[];
+    ControlDestinationBalancerQueueLatency "control_destination_balancer_queue_latency_seconds" "histogram" "Time requests waited for an endpoint." QUEUE_SECONDS;
+    ControlDestinationBalancerGateOpen "control_destination_balancer_queue_gate_open_total" "counter" "Times the balancer left fail-fast." &[];
+    ControlDestinationBalancerGateShut "control_destination_balancer_queue_gate_shut_total" "counter" "Times the balancer entered fail-fast." &[];
+    ControlDestinationBalancerGateOpenTime "control_destination_balancer_queue_gate_open_time_seconds" "gauge" "When the balancer last left fail-fast." &[];
+    ControlDestinationBalancerGateShutTime "control_destination_balancer_queue_gate_shut_time_seconds" "gauge" "When the balancer last entered fail-fast." &[];
+    ControlDestinationBalancerGateTimeout "control_destination_balancer_queue_gate_timeout_seconds" "gauge" "Time without a ready endpoint before fail-fast." &[];
+    ControlPolicyBalancerP2cEndpoints "control_policy_balancer_p2c_endpoints" "gauge" "The number of endpoints in the balancer." &[];
+    ControlPolicyBalancerP2cUpdates "control_policy_balancer_p2c_updates_total" "counter" "Discovery updates of the balancer." &[];
+    ControlPolicyBalancerEndpoints "control_policy_balancer_endpoints" "gauge" "The number of endpoints by whether they are ready." &[];
+    ControlPolicyBalancerQueueLength "control_policy_balancer_queue_length" "gauge" "Requests waiting for an endpoint." &[];
+    ControlPolicyBalancerQueueRequests "control_policy_balancer_queue_requests_total" "counter" "Requests given to the balancer." &[];
+    ControlPolicyBalancerQueueLatency "control_policy_balancer_queue_latency_seconds" "histogram" "Time requests waited for an endpoint." QUEUE_SECONDS;
+    ControlPolicyBalancerGateOpen "control_policy_balancer_queue_gate_open_total" "counter" "Times the balancer left fail-fast." &[];
+    ControlPolicyBalancerGateShut "control_policy_balancer_queue_gate_shut_total" "counter" "Times the balancer entered fail-fast." &[];
+    ControlPolicyBalancerGateOpenTime "control_policy_balancer_queue_gate_open_time_seconds" "gauge" "When the balancer last left fail-fast." &[];
+    ControlPolicyBalancerGateShutTime "control_policy_balancer_queue_gate_shut_time_seconds" "gauge" "When the balancer last entered fail-fast." &[];
+    ControlPolicyBalancerGateTimeout "control_policy_balancer_queue_gate_timeout_seconds" "gauge" "Time without a ready endpoint before fail-fast." &[];
+}
+
+/// How cells of several workers make one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merge {
+    /// They add up.
+    Sum,
+    /// All see the same thing: the largest counts.
+    Max,
+}
+
+impl Family {
+    /// How cells of several workers make one number.
+    pub fn merge(self) -> Merge {
+        let name = self.name();
+        let shared = name.ends_with("_endpoints") || name.ends_with("_seconds");
+        if self.kind() == "gauge" && shared {
+            Merge::Max
+        } else {
+            Merge::Sum
+        }
+    }
+
+    /// Gauges of seconds are kept in milliseconds.
+    pub fn in_millis(self) -> bool {
+        self.kind() == "gauge" && self.name().ends_with("_seconds")
+    }
 }
 
 #[cfg(test)]

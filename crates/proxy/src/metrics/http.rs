@@ -53,16 +53,55 @@ type Few<K, C> = SmallVec<[(K, Arc<C>); 2]>;
 pub struct HttpMetrics {
     registry: Arc<Registry>,
     labels: Arc<str>,
+    families: Families,
     requests: Arc<Counter>,
     responses: RefCell<Few<Outcome, Counter>>,
     latencies: RefCell<Few<u16, Histogram>>,
 }
 
+/// Which families a set of series belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct Families {
+    /// Requests.
+    pub request: Family,
+    /// Responses.
+    pub response: Family,
+    /// Latencies.
+    pub latency: Family,
+}
+
+impl Families {
+    /// Of endpoints and inbound routes.
+    pub const PLAIN: Self = Self {
+        request: Family::RequestTotal,
+        response: Family::ResponseTotal,
+        latency: Family::ResponseLatencyMs,
+    };
+    /// Of profile routes, each request once.
+    pub const ROUTE: Self = Self {
+        request: Family::RouteRequestTotal,
+        response: Family::RouteResponseTotal,
+        latency: Family::RouteResponseLatencyMs,
+    };
+    /// Of profile routes, each try.
+    pub const ACTUAL: Self = Self {
+        request: Family::RouteActualRequestTotal,
+        response: Family::RouteActualResponseTotal,
+        latency: Family::RouteResponseLatencyMs,
+    };
+}
+
 impl HttpMetrics {
-    /// Resolves the series.
+    /// Resolves the series of an endpoint or an inbound route.
     pub fn new(registry: &Arc<Registry>, labels: Arc<str>) -> Self {
+        Self::of(Families::PLAIN, registry, labels)
+    }
+
+    /// Resolves the series of other families.
+    pub fn of(families: Families, registry: &Arc<Registry>, labels: Arc<str>) -> Self {
         Self {
-            requests: registry.counter(Family::RequestTotal, &labels),
+            requests: registry.counter(families.request, &labels),
+            families,
             registry: registry.clone(),
             labels,
             responses: RefCell::default(),
@@ -75,6 +114,14 @@ impl HttpMetrics {
         self.requests.inc();
     }
 
+    /// A request is sent once more.
+    pub fn resent(&self, why: &str) {
+        let labels = format!("{},reason=\"{why}\"", self.labels).into();
+        self.registry
+            .counter(Family::InboundHttpResends, &labels)
+            .inc();
+    }
+
     /// The first body frame, or the end of a response without one, came after `elapsed`.
     pub fn latency(&self, status: u16, elapsed: Duration) {
         let mut latencies = self.latencies.borrow_mut();
@@ -82,7 +129,7 @@ impl HttpMetrics {
             Some(at) => &latencies[at].1,
             None => {
                 let labels = format!("{},status_code=\"{status}\"", self.labels).into();
-                let cell = self.registry.histogram(Family::ResponseLatencyMs, &labels);
+                let cell = self.registry.histogram(self.families.latency, &labels);
                 latencies.push((status, cell));
                 &latencies[latencies.len() - 1].1
             }
@@ -111,7 +158,7 @@ impl HttpMetrics {
                     self.labels, outcome.error
                 )
                 .into();
-                let cell = self.registry.counter(Family::ResponseTotal, &labels);
+                let cell = self.registry.counter(self.families.response, &labels);
                 responses.push((outcome, cell));
                 &responses[responses.len() - 1].1
             }

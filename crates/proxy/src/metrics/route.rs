@@ -1,10 +1,18 @@
 //! Series of an outbound route and one of its backends.
 
-use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    cell::{OnceCell, RefCell},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
 
 use smallvec::SmallVec;
 
-use super::{Counter, Family, Histogram, Labels, Registry, http::Outcome};
+use super::{
+    Counter, Family, Histogram, Labels, Registry,
+    http::{Families, HttpMetrics, Outcome},
+};
 use crate::policy::Meta;
 
 /// What a series is about.
@@ -18,6 +26,58 @@ pub struct RouteLabels<'a> {
     pub backend: &'a Meta,
     /// Whether the route is a gRPC route.
     pub grpc: bool,
+    /// Labels of a service profile's route.
+    pub profile: Option<Arc<str>>,
+    /// The `hostname` label; empty unless it is switched on.
+    pub hostname: &'a str,
+}
+
+/// Series of a service profile's route: each request once, and each try.
+#[derive(Debug)]
+pub struct ProfileMetrics {
+    registry: Arc<Registry>,
+    labels: Arc<str>,
+    route: HttpMetrics,
+    actual: HttpMetrics,
+}
+
+impl ProfileMetrics {
+    /// Resolves the series.
+    pub fn new(registry: &Arc<Registry>, labels: &Arc<str>) -> Self {
+        Self {
+            route: HttpMetrics::of(Families::ROUTE, registry, labels.clone()),
+            actual: HttpMetrics::of(Families::ACTUAL, registry, labels.clone()),
+            registry: registry.clone(),
+            labels: labels.clone(),
+        }
+    }
+
+    /// A request was routed.
+    pub fn request(&self) {
+        self.route.request();
+    }
+
+    /// The head of an answer came, so long after the request.
+    pub fn latency(&self, status: u16, elapsed: Duration) {
+        self.route.latency(status, elapsed);
+    }
+
+    /// A request has ended.
+    pub fn response(&self, outcome: Outcome) {
+        self.route.response(outcome);
+    }
+
+    /// A failed answer could be tried again; `skipped` says that the budget was empty.
+    pub fn retryable(&self, skipped: bool) {
+        let labels = if skipped {
+            format!("{},skipped=\"no_budget\"", self.labels).into()
+        } else {
+            self.labels.clone()
+        };
+        self.registry
+            .counter(Family::RouteRetryableTotal, &labels)
+            .inc();
+    }
 }
 
 /// Series of one route and backend, for one worker.
@@ -30,7 +90,26 @@ pub struct RouteMetrics {
     requests: Arc<Counter>,
     duration: Arc<Histogram>,
     backend_duration: Arc<Histogram>,
+    request_frames: Arc<Histogram>,
+    response_frames: Arc<Histogram>,
     statuses: RefCell<SmallVec<[Status; 2]>>,
+    /// Parent and route only.
+    plain: Arc<str>,
+    retries: OnceCell<RetryMetrics>,
+    profile: Option<ProfileMetrics>,
+}
+
+/// What became of requests that a retry policy wanted to repeat.
+#[derive(Debug)]
+pub struct RetryMetrics {
+    /// Tried often enough already.
+    pub limit_exceeded: Arc<Counter>,
+    /// Too large to be kept, or answered before it was complete.
+    pub overflow: Arc<Counter>,
+    /// Repeated.
+    pub requests: Arc<Counter>,
+    /// Succeeded in the end.
+    pub successes: Arc<Counter>,
 }
 
 #[derive(Debug)]
@@ -47,7 +126,8 @@ impl RouteMetrics {
             .referent("parent", about.parent)
             .route(about.route);
         let backend = common.clone().referent("backend", about.backend).finish();
-        let route = common.with("hostname", "").finish();
+        let plain = common.clone().finish();
+        let route = common.with("hostname", about.hostname).finish();
         let pick = |http, grpc| if about.grpc { grpc } else { http };
         Rc::new(Self {
             requests: registry.counter(
@@ -71,23 +151,66 @@ impl RouteMetrics {
                 ),
                 &backend,
             ),
+            request_frames: registry.histogram(
+                pick(
+                    Family::OutboundHttpRouteRequestFrameSize,
+                    Family::OutboundGrpcRouteRequestFrameSize,
+                ),
+                &route,
+            ),
+            response_frames: registry.histogram(
+                pick(
+                    Family::OutboundHttpRouteBackendResponseFrameSize,
+                    Family::OutboundGrpcRouteBackendResponseFrameSize,
+                ),
+                &backend,
+            ),
             registry: registry.clone(),
             route,
             backend,
             grpc: about.grpc,
             statuses: RefCell::default(),
+            plain,
+            retries: OnceCell::new(),
+            profile: about
+                .profile
+                .as_ref()
+                .map(|labels| ProfileMetrics::new(registry, labels)),
         })
+    }
+
+    /// Series of the service profile's route.
+    pub fn profile(&self) -> Option<&ProfileMetrics> {
+        self.profile.as_ref()
     }
 
     /// A request goes to the backend.
     pub fn request(&self) {
         self.requests.inc();
+        if let Some(profile) = &self.profile {
+            profile.actual.request();
+        }
     }
 
-    /// A response has ended, so long after the request was routed and dispatched.
-    pub fn response(&self, outcome: Outcome, routed: Duration, dispatched: Duration) {
+    /// A request as a whole has ended, so long after it was routed.
+    pub fn response(&self, outcome: Outcome, routed: Duration) {
         self.duration.observe(routed.as_secs_f64());
+        self.status(outcome, |status| status.route.inc());
+        if let Some(profile) = &self.profile {
+            profile.response(outcome);
+        }
+    }
+
+    /// The response of one try has ended, so long after it was dispatched.
+    pub fn backend_response(&self, outcome: Outcome, dispatched: Duration) {
         self.backend_duration.observe(dispatched.as_secs_f64());
+        self.status(outcome, |status| status.backend.inc());
+        if let Some(profile) = &self.profile {
+            profile.actual.response(outcome);
+        }
+    }
+
+    fn status(&self, outcome: Outcome, count: impl FnOnce(&Status)) {
         let mut statuses = self.statuses.borrow_mut();
         let at = match statuses.iter().position(|s| s.outcome == outcome) {
             Some(at) => at,
@@ -97,8 +220,61 @@ impl RouteMetrics {
                 statuses.len() - 1
             }
         };
-        statuses[at].route.inc();
-        statuses[at].backend.inc();
+        count(&statuses[at]);
+    }
+
+    /// A piece of a request body.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "frames stay far below 2^52 bytes"
+    )]
+    pub fn request_frame(&self, size: usize) {
+        self.request_frames.observe(size as f64);
+    }
+
+    /// A piece of a response body.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "frames stay far below 2^52 bytes"
+    )]
+    pub fn response_frame(&self, size: usize) {
+        self.response_frames.observe(size as f64);
+    }
+
+    /// A request is sent once more although no policy asks for it.
+    pub fn resent(&self, why: &str) {
+        let labels = format!("{},reason=\"{why}\"", self.backend).into();
+        self.registry
+            .counter(Family::OutboundHttpResends, &labels)
+            .inc();
+    }
+
+    /// Series of a route with a retry policy.
+    pub fn retries(&self) -> &RetryMetrics {
+        self.retries.get_or_init(|| {
+            let [exceeded, overflow, requests, successes] = if self.grpc {
+                [
+                    Family::OutboundGrpcRouteRetryLimitExceeded,
+                    Family::OutboundGrpcRouteRetryOverflow,
+                    Family::OutboundGrpcRouteRetryRequests,
+                    Family::OutboundGrpcRouteRetrySuccesses,
+                ]
+            } else {
+                [
+                    Family::OutboundHttpRouteRetryLimitExceeded,
+                    Family::OutboundHttpRouteRetryOverflow,
+                    Family::OutboundHttpRouteRetryRequests,
+                    Family::OutboundHttpRouteRetrySuccesses,
+                ]
+            };
+            let counter = |family| self.registry.counter(family, &self.plain);
+            RetryMetrics {
+                limit_exceeded: counter(exceeded),
+                overflow: counter(overflow),
+                requests: counter(requests),
+                successes: counter(successes),
+            }
+        })
     }
 
     fn resolve(&self, outcome: Outcome) -> Status {

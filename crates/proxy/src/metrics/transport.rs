@@ -14,11 +14,26 @@ pub struct TransportMetrics {
     read: Arc<Counter>,
     written: Arc<Counter>,
     closed: Arc<Counter>,
+    /// Bytes received and sent, by zone.
+    cost: Option<(Arc<Counter>, Arc<Counter>)>,
 }
 
 impl TransportMetrics {
     /// Resolves the series.
     pub fn new(registry: &Arc<Registry>, labels: Arc<str>) -> Rc<Self> {
+        Self::with_zone(registry, labels, None)
+    }
+
+    /// Resolves the series; bytes are also counted for a zone.
+    pub fn with_zone(
+        registry: &Arc<Registry>,
+        labels: Arc<str>,
+        zone: Option<&'static str>,
+    ) -> Rc<Self> {
+        let cost = |op: &str, zone: &str| {
+            let labels = format!("op=\"{op}\",zone_locality=\"{zone}\"").into();
+            registry.counter(Family::OutboundTcpTransferCost, &labels)
+        };
         let closed: Arc<str> = format!("{labels},errno=\"\"").into();
         Rc::new(Self {
             opened: registry.counter(Family::TcpOpenTotal, &labels),
@@ -26,6 +41,7 @@ impl TransportMetrics {
             read: registry.counter(Family::TcpReadBytesTotal, &labels),
             written: registry.counter(Family::TcpWriteBytesTotal, &labels),
             closed: registry.counter(Family::TcpCloseTotal, &closed),
+            cost: zone.map(|zone| (cost("Recv", zone), cost("Send", zone))),
             registry: registry.clone(),
             labels,
         })
@@ -54,12 +70,18 @@ impl OpenTransport {
     #[inline]
     pub fn read(&self, n: usize) {
         self.metrics.read.add(n as u64);
+        if let Some((received, _)) = &self.metrics.cost {
+            received.add(n as u64);
+        }
     }
 
     /// Bytes went.
     #[inline]
     pub fn written(&self, n: usize) {
         self.metrics.written.add(n as u64);
+        if let Some((_, sent)) = &self.metrics.cost {
+            sent.add(n as u64);
+        }
     }
 
     /// The connection failed; the close will say so.

@@ -13,15 +13,19 @@ use tokio::sync::watch;
 
 use crate::{
     balance::Balancer,
+    budget::{Budget, Terms},
     control::{Outbound, Target},
     endpoint::{Endpoint, EndpointFactory},
     http::Backend,
     metrics::{
-        Labels,
+        Counter, Family, Histogram, Labels,
+        balancer::{BalancerMetrics, Kind},
         route::{RouteLabels, RouteMetrics},
         transport::TransportMetrics,
     },
-    policy::client::{self, ClientPolicy, Dispatch, Distribution, FailureAccrual, RouteBackend},
+    policy::client::{
+        self, ClientPolicy, Dispatch, Distribution, FailureAccrual, Protocol, RouteBackend,
+    },
     worker::Worker,
 };
 
@@ -44,7 +48,21 @@ struct BalancerKey {
     path: Arc<str>,
     logical: Option<String>,
     /// As text: numbers with fractions have no hash.
-    accrual: Option<String>,
+    settings: String,
+    kind: Kind,
+    labels: Arc<str>,
+}
+
+/// Host names told apart in the series of one target.
+const MAX_HOSTNAMES: usize = 1000;
+
+/// What a balancer is made for.
+struct Use<'a> {
+    balance: &'a client::Balance,
+    logical: Option<&'a String>,
+    accrual: Option<&'a FailureAccrual>,
+    kind: Kind,
+    labels: Labels,
 }
 
 impl Cache {
@@ -58,6 +76,7 @@ impl Cache {
             target: target.clone(),
             policy: RefCell::new(None),
             transport: OnceCell::new(),
+            budget: Rc::new(Budget::new(Terms::default())),
         });
         self.targets.borrow_mut().insert(
             target,
@@ -84,22 +103,37 @@ impl Cache {
             keep
         });
         drop(dropped);
-        self.balancers
-            .borrow_mut()
-            .retain(|_, balancer| balancer.strong_count() > 0);
+        let mut live = Vec::new();
+        self.balancers.borrow_mut().retain(|_, balancer| {
+            live.extend(balancer.upgrade());
+            balancer.strong_count() > 0
+        });
+        for balancer in live {
+            balancer.observe(now);
+        }
     }
 
-    fn balancer(
-        &self,
-        worker: &Worker,
-        balance: &client::Balance,
-        logical: Option<&String>,
-        accrual: Option<&FailureAccrual>,
-    ) -> Rc<Balancer> {
+    fn balancer(&self, worker: &Worker, wanted: Use<'_>) -> Rc<Balancer> {
+        let Use {
+            balance,
+            logical,
+            accrual,
+            kind,
+            labels,
+        } = wanted;
+        let labels = match kind {
+            Kind::Tcp => labels
+                .with("logical", logical.map(String::as_str).unwrap_or_default())
+                .with("concrete", &balance.path),
+            Kind::Tls => labels.with("concrete", &balance.path),
+            _ => labels,
+        };
         let key = BalancerKey {
             path: balance.path.clone(),
             logical: logical.cloned(),
-            accrual: accrual.map(|a| format!("{a:?}")),
+            settings: format!("{balance:?} {accrual:?}"),
+            kind,
+            labels: labels.finish(),
         };
         if let Some(balancer) = self.balancers.borrow().get(&key).and_then(Weak::upgrade) {
             return balancer;
@@ -109,7 +143,14 @@ impl Cache {
         factory.default_rtt = balance.default_rtt;
         factory.decay = balance.decay;
         factory.accrual = accrual.cloned();
-        let balancer = Rc::new(Balancer::new(updates, factory));
+        factory.penalty = balance.penalty;
+        let config = &worker.config.outbound;
+        let failfast = match kind {
+            Kind::Http => config.http_queue.failfast,
+            _ => config.tcp_queue.failfast,
+        };
+        let metrics = BalancerMetrics::new(&worker.registry, kind, &key.labels, failfast);
+        let balancer = Rc::new(Balancer::new(updates, factory, metrics));
         self.balancers
             .borrow_mut()
             .insert(key, Rc::downgrade(&balancer));
@@ -129,9 +170,11 @@ fn factory(worker: &Worker, authority: Option<String>) -> EndpointFactory {
         backoff: config.backoff,
         pool: config.pool,
         upgrade_threshold: config.upgrade_threshold,
+        http2_life: config.http2_life,
         labels: None,
         swept: worker.swept.clone(),
         accrual: None,
+        penalty: None,
     }
 }
 
@@ -142,6 +185,7 @@ pub struct LocalTarget {
     updates: RefCell<watch::Receiver<Outbound>>,
     policy: RefCell<Option<Rc<LocalPolicy>>>,
     transport: OnceCell<Rc<TransportMetrics>>,
+    budget: Rc<Budget>,
 }
 
 /// A policy with this worker's backends.
@@ -151,8 +195,15 @@ pub struct LocalPolicy {
     pub policy: Arc<ClientPolicy>,
     /// One per backend of the policy.
     pub backends: Vec<Backend>,
+    /// What retries of a profile are taken from.
+    retry_budget: Option<(Terms, Rc<Budget>)>,
     /// Series by rule and backend, resolved when first used.
     series: RefCell<HashMap<(usize, usize), Rc<RouteMetrics>>>,
+    /// The same by host name, where that is switched on.
+    by_hostname: RefCell<HashMap<(usize, usize, String), Rc<RouteMetrics>>>,
+    /// Counters of connections, by what they are about.
+    counters: RefCell<HashMap<(Family, &'static str), Arc<Counter>>>,
+    detection: OnceCell<Arc<Histogram>>,
 }
 
 /// Why nothing is known about a target.
@@ -170,6 +221,12 @@ impl LocalTarget {
     /// What was looked up.
     pub fn target(&self) -> &Target {
         &self.target
+    }
+
+    /// What repetitions are taken from, with one more request in it.
+    pub fn budget(&self, now: Instant) -> Rc<Budget> {
+        self.budget.deposit(now);
+        self.budget.clone()
     }
 
     /// Series of accepted connections.
@@ -232,16 +289,27 @@ impl LocalTarget {
 }
 
 fn build(worker: &Worker, policy: Arc<ClientPolicy>, old: Option<&LocalPolicy>) -> LocalPolicy {
+    let kind = match policy.protocol {
+        Protocol::Opaque(_) => Kind::Tcp,
+        Protocol::Tls(_) => Kind::Tls,
+        _ => Kind::Http,
+    };
     let backends = policy
         .backends
         .iter()
         .map(|backend| match &backend.dispatch {
-            Dispatch::Balance(balance) => Backend::Balance(worker.outbound.balancer(
-                worker,
-                balance,
-                policy.logical.as_ref(),
-                policy.accrual(),
-            )),
+            Dispatch::Balance(balance) => {
+                let wanted = Use {
+                    balance,
+                    logical: policy.logical.as_ref(),
+                    accrual: policy.accrual(),
+                    kind,
+                    labels: Labels::default()
+                        .referent("parent", &policy.parent)
+                        .referent("backend", &backend.meta),
+                };
+                Backend::Balance(worker.outbound.balancer(worker, wanted))
+            }
             Dispatch::Forward(addr, meta) => {
                 let same = |e: &&Rc<Endpoint>| e.addr() == *addr && **e.meta() == **meta;
                 let kept = old.and_then(|old| {
@@ -261,14 +329,56 @@ fn build(worker: &Worker, policy: Arc<ClientPolicy>, old: Option<&LocalPolicy>) 
             Dispatch::None => Backend::None(backend.meta.to_string().into()),
         })
         .collect();
+    let retry_budget = policy.budget.map(|terms| {
+        let kept = old
+            .and_then(|old| old.retry_budget.as_ref())
+            .filter(|(old, _)| *old == terms)
+            .map(|(_, budget)| budget.clone());
+        (terms, kept.unwrap_or_else(|| Rc::new(Budget::new(terms))))
+    });
     LocalPolicy {
         policy,
         backends,
+        retry_budget,
         series: RefCell::default(),
+        by_hostname: RefCell::default(),
+        counters: RefCell::default(),
+        detection: OnceCell::new(),
     }
 }
 
 impl LocalPolicy {
+    /// What retries of a profile are taken from, with one more request in it.
+    pub fn retry_budget(&self, now: Instant) -> Option<Rc<Budget>> {
+        let (_, budget) = self.retry_budget.as_ref()?;
+        budget.deposit(now);
+        Some(budget.clone())
+    }
+
+    /// Counts a connection under the parent's labels and one more.
+    pub fn count(&self, worker: &Worker, family: Family, label: &'static str, value: &'static str) {
+        let mut counters = self.counters.borrow_mut();
+        let counter = counters.entry((family, value)).or_insert_with(|| {
+            let labels = Labels::default()
+                .referent("parent", &self.policy.parent)
+                .with(label, value);
+            worker.registry.counter(family, &labels.finish())
+        });
+        counter.inc();
+    }
+
+    /// Counts what looking at a connection found, and how long it took.
+    pub fn detected(&self, worker: &Worker, result: &'static str, elapsed: Duration) {
+        let family = Family::OutboundTcpDetectHttpResults;
+        self.count(worker, family, "result", result);
+        let duration = self.detection.get_or_init(|| {
+            let labels = Labels::default().referent("parent", &self.policy.parent);
+            let family = Family::OutboundTcpDetectHttpDuration;
+            worker.registry.histogram(family, &labels.finish())
+        });
+        duration.observe(elapsed.as_secs_f64());
+    }
+
     /// The series of a rule and one of its backends.
     pub fn route_metrics(
         &self,
@@ -276,7 +386,11 @@ impl LocalPolicy {
         route: &client::HttpRoute,
         rule: &client::HttpRule,
         backend: usize,
+        hostname: Option<&str>,
     ) -> Rc<RouteMetrics> {
+        if let Some(hostname) = hostname {
+            return self.hostname_metrics(worker, route, rule, backend, hostname);
+        }
         let mut series = self.series.borrow_mut();
         let metrics = series.entry((rule.index, backend)).or_insert_with(|| {
             let about = RouteLabels {
@@ -284,6 +398,36 @@ impl LocalPolicy {
                 route: &route.meta,
                 backend: &self.policy.backends[backend].meta,
                 grpc: rule.grpc,
+                profile: rule.profile.as_ref().map(|p| p.labels.clone()),
+                hostname: "",
+            };
+            RouteMetrics::new(&worker.registry, &about)
+        });
+        metrics.clone()
+    }
+
+    /// The same with a `hostname` label. A bounded number of names is told apart.
+    fn hostname_metrics(
+        &self,
+        worker: &Worker,
+        route: &client::HttpRoute,
+        rule: &client::HttpRule,
+        backend: usize,
+        hostname: &str,
+    ) -> Rc<RouteMetrics> {
+        let mut series = self.by_hostname.borrow_mut();
+        let mut key = (rule.index, backend, hostname.to_ascii_lowercase());
+        if !series.contains_key(&key) && series.len() >= MAX_HOSTNAMES {
+            key.2 = String::new();
+        }
+        let metrics = series.entry(key).or_insert_with_key(|(_, _, hostname)| {
+            let about = RouteLabels {
+                parent: &self.policy.parent,
+                route: &route.meta,
+                backend: &self.policy.backends[backend].meta,
+                grpc: rule.grpc,
+                profile: rule.profile.as_ref().map(|p| p.labels.clone()),
+                hostname,
             };
             RouteMetrics::new(&worker.registry, &about)
         });

@@ -19,19 +19,19 @@ use super::{
 use crate::{
     control::Target,
     errors::{Class, HttpError},
-    http::{Backend, Direction, Edits, Routed, filters},
+    http::{Backend, Direction, Edits, Lines, Routed, filters},
     metrics::{Counter, Family, Labels},
     observe::{self, Observed},
     policy::{
         client::{HttpRoutes, Protocol},
         matching,
     },
-    worker::{Drain, Worker},
+    worker::{Drain, Gate, Worker},
 };
 
 /// HTTP requests of one outbound connection.
 #[derive(Debug)]
-pub(super) struct OutboundHttp {
+pub(crate) struct OutboundHttp {
     worker: Rc<Worker>,
     target: Rc<LocalTarget>,
     /// The policy the connection began with: a later one of another kind does not apply.
@@ -51,7 +51,7 @@ const FROM_PEER: NameSet = NameSet::EMPTY
     .with(Name::L5dOrigProto);
 
 impl OutboundHttp {
-    pub(super) fn new(
+    pub(crate) fn new(
         worker: &Rc<Worker>,
         target: &Rc<LocalTarget>,
         policy: &Rc<LocalPolicy>,
@@ -127,11 +127,7 @@ impl Direction for OutboundHttp {
             Ok(routes) => routes,
             Err(Some(message)) => {
                 tracing::debug!(message, "Invalid client policy");
-                return Err(HttpError::new(
-                    Class::Internal,
-                    "unexpected",
-                    "invalid client policy configuration",
-                ));
+                return Err(HttpError::invalid_client_policy());
             }
             Err(None) => {
                 policy = first;
@@ -143,11 +139,21 @@ impl Direction for OutboundHttp {
             drop: CONSUMED,
             ..Edits::default()
         };
-        filters::apply(&rule.filters, request, &mut edits)?;
+        filters::apply(
+            &rule.filters,
+            request,
+            |r| rule.matched_prefix(r),
+            &mut edits,
+        )?;
         let chosen = policy
             .choose(&rule.backends, Instant::now())
             .ok_or_else(HttpError::load_shed)?;
-        filters::apply(&chosen.filters, request, &mut edits)?;
+        filters::apply(
+            &chosen.filters,
+            request,
+            |r| rule.matched_prefix(r),
+            &mut edits,
+        )?;
         let backend = policy.backends[chosen.backend].clone();
         let meshed = match &backend {
             Backend::Forward(endpoint) => endpoint.is_meshed(),
@@ -162,7 +168,26 @@ impl Direction for OutboundHttp {
             require_id = std::str::from_utf8(value).ok().map(str::to_owned);
             true
         });
-        let metrics = policy.route_metrics(&self.worker, route, rule, chosen.backend);
+        let metrics = {
+            let named = self.worker.config.outbound.hostname_labels;
+            let hostname = request.authority().filter(|_| named);
+            let hostname = hostname.map(matching::host_of);
+            policy.route_metrics(&self.worker, route, rule, chosen.backend, hostname)
+        };
+        let now = Instant::now();
+        let mut retry_budget = None;
+        if let Some(profile) = &rule.profile {
+            edits.request.push(Lines {
+                remove: smallvec::smallvec![DST_CANONICAL.clone()],
+                add: smallvec::smallvec![(DST_CANONICAL.clone(), profile.canonical.clone())],
+            });
+            if let Some(series) = metrics.profile() {
+                series.request();
+            }
+            if profile.retryable {
+                retry_budget = policy.retry_budget(now);
+            }
+        }
         if self.worker.config.outbound.ingress {
             edits.drop = edits.drop.with(Name::L5dDstOverride);
         }
@@ -181,10 +206,17 @@ impl Direction for OutboundHttp {
             require_id,
             timeouts,
             retry,
-            routed: Instant::now(),
+            routed: now,
             route: Some(metrics),
             head_timeout: self.head_timeout(),
             observed: Observed::default(),
+            resend: self.worker.config.outbound.resend,
+            budget: Some(target.budget(now)),
+            profile: rule.profile.clone(),
+            inbound: None,
+            retry_budget,
+            ended: Cell::new(None),
+            retried: Cell::new(false),
         })
     }
 
@@ -220,13 +252,19 @@ impl Direction for OutboundHttp {
         &self.worker.outbound_drain
     }
 
-    fn in_flight(&self) -> (&Cell<usize>, usize) {
+    fn in_flight(&self) -> (&Gate, usize) {
         let max = self.worker.config.outbound.max_in_flight;
         (&self.worker.in_flight.outbound, max)
+    }
+
+    fn overloaded(&self) -> &Cell<bool> {
+        &self.worker.overloaded
     }
 }
 
 static DST_OVERRIDE: http::HeaderName =
     http::HeaderName::from_static(linkerd_api::headers::DST_OVERRIDE);
+static DST_CANONICAL: http::HeaderName =
+    http::HeaderName::from_static(linkerd_api::headers::DST_CANONICAL);
 static REQUIRE_ID: http::HeaderName =
     http::HeaderName::from_static(linkerd_api::headers::REQUIRE_ID);

@@ -8,8 +8,9 @@ use super::{
     endpoint::EndpointMeta,
     filter::Filter,
     matching::{self, HostMatch, RuleMatch},
+    profile::{self, ProfileRule, ResponseClass},
 };
-use crate::config::Backoff;
+use crate::{budget::Terms, config::Backoff};
 
 /// Everything known about one outbound destination.
 #[derive(Clone, Debug)]
@@ -24,6 +25,8 @@ pub struct ClientPolicy {
     pub rules: usize,
     /// Fully qualified name, for the `authority` label.
     pub logical: Option<String>,
+    /// What retries of a profile are taken from.
+    pub budget: Option<Terms>,
 }
 
 /// How a destination is spoken to.
@@ -91,6 +94,16 @@ pub struct HttpRule {
     pub allow_headers: bool,
     /// Whether the rule is of a gRPC route.
     pub grpc: bool,
+    /// What a rule of a service profile has besides.
+    pub profile: Option<Arc<ProfileRule>>,
+}
+
+impl HttpRule {
+    /// Length of the path prefix that made a request take this rule.
+    pub fn matched_prefix(&self, request: &impl matching::Request) -> usize {
+        let lengths = self.matches.iter().filter_map(|m| m.prefix_len(request));
+        lengths.max().unwrap_or(0)
+    }
 }
 
 /// Limits of a request.
@@ -102,6 +115,8 @@ pub struct Timeouts {
     pub response: Option<Duration>,
     /// Between frames.
     pub idle: Option<Duration>,
+    /// From routing to the head of the response, by a service profile.
+    pub profile: Option<Duration>,
 }
 
 /// When a request is tried again.
@@ -126,6 +141,8 @@ pub enum RetryOn {
     Status(Vec<(u16, u16)>),
     /// gRPC codes.
     Grpc(Vec<u16>),
+    /// Whatever a profile says fails.
+    Class(Arc<[ResponseClass]>),
 }
 
 impl Retry {
@@ -134,6 +151,7 @@ impl Retry {
         match &self.on {
             RetryOn::Status(ranges) => ranges.iter().any(|(a, b)| (*a..=*b).contains(&status)),
             RetryOn::Grpc(codes) => grpc.is_some_and(|code| codes.contains(&code)),
+            RetryOn::Class(classes) => profile::classify(classes, status, grpc).failure,
         }
     }
 }
@@ -324,6 +342,7 @@ impl ClientPolicy {
                     retry: None,
                     allow_headers: false,
                     grpc: false,
+                    profile: None,
                 }],
             }],
             accrual: None,
@@ -351,6 +370,7 @@ impl ClientPolicy {
             protocol,
             rules: 2,
             logical: None,
+            budget: None,
         }
     }
 }

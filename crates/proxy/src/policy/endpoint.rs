@@ -46,6 +46,18 @@ pub struct Http2Params {
     pub max_frame_size: Option<u32>,
 }
 
+impl EndpointMeta {
+    /// Whether it is in our zone, as far as discovery says.
+    pub fn zone_locality(&self) -> &'static str {
+        let value = |name: &str| self.labels.iter().find(|(k, _)| k == name);
+        match value("zone_locality").map(|(_, v)| v.as_str()) {
+            Some("local") => "Local",
+            Some("remote") => "Remote",
+            _ => "Unknown",
+        }
+    }
+}
+
 impl PartialEq for EndpointMeta {
     fn eq(&self, other: &Self) -> bool {
         let id = |m: &Self| m.peer.as_ref().map(|p| (p.id().clone(), p.server_name()));

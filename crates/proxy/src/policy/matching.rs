@@ -158,6 +158,8 @@ pub enum RuleMatch {
     Http(HttpMatch),
     /// Of a gRPC route.
     Grpc(GrpcMatch),
+    /// Of a service profile: all are equal, the first counts.
+    Profile(super::profile::RequestMatch),
 }
 
 /// Quality of a match below the host; greater is preferred.
@@ -175,6 +177,17 @@ impl RuleMatch {
         match self {
             Self::Http(m) => m.rank(request),
             Self::Grpc(m) => m.rank(request),
+            Self::Profile(m) => m.matches(request).then(Rank::default),
+        }
+    }
+
+    /// Length of the path prefix a request matched with.
+    pub fn prefix_len(&self, request: &impl Request) -> Option<usize> {
+        let Self::Http(m) = self else { return None };
+        m.rank(request)?;
+        match &m.path {
+            Some(PathMatch::Prefix(prefix)) => Some(prefix.len()),
+            _ => None,
         }
     }
 }

@@ -85,6 +85,14 @@ pub struct HttpRule {
     pub filters: Vec<Filter>,
 }
 
+impl HttpRule {
+    /// Length of the path prefix that made a request take this rule.
+    pub fn matched_prefix(&self, request: &impl matching::Request) -> usize {
+        let lengths = self.matches.iter().filter_map(|m| m.prefix_len(request));
+        lengths.max().unwrap_or(0)
+    }
+}
+
 /// Requests per second a port takes.
 #[derive(Debug)]
 pub struct RateLimit {
@@ -248,6 +256,34 @@ impl HttpRoutes {
 }
 
 impl ServerPolicy {
+    fn rate_limit(&self) -> Option<&RateLimit> {
+        match &self.protocol {
+            Protocol::Detect { http, .. }
+            | Protocol::Http1(http)
+            | Protocol::Http2(http)
+            | Protocol::Grpc(http) => http.rate_limit.as_ref(),
+            Protocol::Opaque | Protocol::Tls | Protocol::Invalid(_) => None,
+        }
+    }
+
+    /// Takes over what clients have used up of the same limits under the policy before.
+    pub fn inherit(&mut self, old: &Self) {
+        let Some(old) = old.rate_limit() else { return };
+        let (Protocol::Detect { http, .. }
+        | Protocol::Http1(http)
+        | Protocol::Http2(http)
+        | Protocol::Grpc(http)) = &mut self.protocol
+        else {
+            return;
+        };
+        if let Some(limit) = &mut http.rate_limit
+            && limit.meta == old.meta
+            && limit.overrides == old.overrides
+        {
+            limit.buckets = old.buckets.clone();
+        }
+    }
+
     /// The policy of a port until the controller speaks.
     pub fn initial(config: &Inbound, port: u16) -> Self {
         let opaque = config.opaque_ports.contains(port);
@@ -451,6 +487,38 @@ mod tests {
             let client = client.parse().expect("address");
             assert_eq!(authorization.allows(client, &tls), want, "{name}");
         }
+    }
+
+    #[test]
+    fn an_update_does_not_refill_buckets() {
+        use std::time::Instant;
+        let policy = |name: &str| ServerPolicy {
+            meta: Meta::default_named("server"),
+            protocol: Protocol::Http1(HttpRoutes {
+                rate_limit: Some(RateLimit {
+                    meta: Meta::default_named(name),
+                    total: Some(1),
+                    identity: None,
+                    overrides: Vec::new(),
+                    buckets: Buckets::new(),
+                }),
+                ..HttpRoutes::all()
+            }),
+            authorizations: Vec::new(),
+        };
+        let now = Instant::now();
+        let take = |policy: &ServerPolicy| {
+            let limit = policy.rate_limit().expect("a limit");
+            limit.buckets.check(limit, None, now).is_ok()
+        };
+        let old = policy("a");
+        assert!(take(&old));
+        let mut same = policy("a");
+        same.inherit(&old);
+        assert!(!take(&same), "used up already");
+        let mut other = policy("b");
+        other.inherit(&old);
+        assert!(take(&other), "another limit");
     }
 
     #[test]

@@ -189,6 +189,11 @@ impl Pair {
         Self::with(app, &[], &[])
     }
 
+    /// With a control plane that knows more from the start.
+    pub fn prepared(app: SocketAddr, prepare: impl FnOnce(&ControlPlane)) -> Self {
+        Self::with_all(app, (&[][..]).into(), (&[][..]).into(), prepare)
+    }
+
     /// With settings of the client's and the server's proxy.
     pub fn with(app: SocketAddr, client: &[(&str, &str)], server: &[(&str, &str)]) -> Self {
         Self::with_settings(app, client.into(), server.into())
@@ -196,7 +201,17 @@ impl Pair {
 
     /// With everything a test may replace.
     pub fn with_settings(app: SocketAddr, client: Settings<'_>, server: Settings<'_>) -> Self {
+        Self::with_all(app, client, server, |_| {})
+    }
+
+    fn with_all(
+        app: SocketAddr,
+        client: Settings<'_>,
+        server: Settings<'_>,
+        prepare: impl FnOnce(&ControlPlane),
+    ) -> Self {
         let control = ControlPlane::start();
+        prepare(&control);
         let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
         let server = Proxy::start(&control, "web", local.clone(), local.clone(), server);
         control.set_outbound(CLUSTER_IP, objects::service(SERVICE));
@@ -259,6 +274,21 @@ impl Client {
         let io = TcpStream::connect(addr).expect("connects");
         io.set_read_timeout(Some(DEADLINE)).expect("an option");
         io.set_nodelay(true).expect("an option");
+        Self {
+            io,
+            buf: Vec::new(),
+        }
+    }
+
+    /// A client that is not on this host, as far as policy can see.
+    pub fn connect_from_afar(addr: SocketAddr) -> Self {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
+            .expect("a socket");
+        let afar: SocketAddr = ([127, 0, 0, 2], 0).into();
+        socket.bind(&afar.into()).expect("an address of ours");
+        socket.connect(&addr.into()).expect("connects");
+        let io = TcpStream::from(socket);
+        io.set_read_timeout(Some(DEADLINE)).expect("an option");
         Self {
             io,
             buf: Vec::new(),

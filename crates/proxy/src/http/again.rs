@@ -1,0 +1,368 @@
+//! Whether a request is sent once more. Three reasons: the application has surely not received it
+//! (any method, another endpoint, at once); its connection died before any byte of an answer
+//! (idempotent methods, once, within a budget); the route's retry policy asks for it.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::Instant,
+};
+
+use linkerd_http1::Method;
+
+use super::{Backend, Routed, server1::Failed};
+use crate::{connect::ConnectError, endpoint::Endpoint, errors::HttpError};
+
+/// Why a request is sent again; a label of the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// No connection could be made.
+    Connect,
+    /// The connection was closed before the request was taken.
+    Closed,
+    /// The HTTP/2 peer has not looked at the stream.
+    Refused,
+    /// The peer's proxy cannot reach its application.
+    Unreachable,
+    /// The connection died while an answer was waited for.
+    Died,
+}
+
+impl Why {
+    /// The value of the label.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Closed => "closed",
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::Died => "died",
+        }
+    }
+}
+
+/// What may be sent again without a retry policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resend {
+    /// Requests the application has not received.
+    pub unsent: bool,
+    /// Idempotent requests whose connection died.
+    pub died: Died,
+    /// Largest body kept for it.
+    pub limit: usize,
+}
+
+/// When a request whose connection died is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Died {
+    /// Never.
+    Never,
+    /// When the connection had been idle before.
+    Reused,
+    /// Whatever the connection was.
+    Any,
+}
+
+/// Largest body kept when no policy says otherwise.
+pub(crate) const REPLAY: usize = 64 * 1024;
+
+/// Tries of one request, connects included.
+const MAX_TRIES: u32 = 8;
+
+/// Whether a method may be repeated although it may have been handled.
+pub(super) fn idempotent(method: Method) -> bool {
+    use Method::{Delete, Get, Head, Options, Put, Trace};
+    matches!(method, Get | Head | Options | Put | Delete | Trace)
+}
+
+/// What comes after a failed try.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// The next try, at once.
+    Again,
+    /// The next try, after the policy's backoff with this number.
+    BackOff(u32),
+    /// No more.
+    End(Failed),
+}
+
+/// The tries of one request.
+#[derive(Debug)]
+pub(super) struct Tries<'a> {
+    routed: &'a Routed,
+    idempotent: bool,
+    deadline: Instant,
+    made: Cell<u32>,
+    by_policy: Cell<u32>,
+    repeated: Cell<bool>,
+    fresh: Cell<bool>,
+    avoid: RefCell<Option<Rc<Endpoint>>>,
+}
+
+impl<'a> Tries<'a> {
+    /// No try was made yet.
+    pub(super) fn new(routed: &'a Routed, method: Method, deadline: Instant) -> Self {
+        Self {
+            routed,
+            idempotent: idempotent(method),
+            deadline,
+            made: Cell::new(0),
+            by_policy: Cell::new(0),
+            repeated: Cell::new(false),
+            fresh: Cell::new(false),
+            avoid: RefCell::new(None),
+        }
+    }
+
+    /// How often the policy has asked for another try.
+    pub(super) fn by_policy(&self) -> u32 {
+        self.by_policy.get()
+    }
+
+    /// Whether connections out of the pool are not to be trusted.
+    pub(super) fn fresh(&self) -> bool {
+        self.fresh.get()
+    }
+
+    /// An endpoint for the next try: another one if there is one.
+    pub(super) async fn endpoint(&self) -> Result<Rc<Endpoint>, HttpError> {
+        self.made.set(self.made.get() + 1);
+        let avoid = self.avoid.borrow_mut().take();
+        if let (Some(avoid), Backend::Balance(balancer)) = (&avoid, &self.routed.backend)
+            && let Some(other) = balancer.pick_other(avoid, Instant::now())
+        {
+            return self.routed.checked(other);
+        }
+        self.routed.endpoint(self.deadline).await
+    }
+
+    fn more(&self, now: Instant) -> bool {
+        self.made.get() < MAX_TRIES && now < self.deadline
+    }
+
+    /// No connection could be made: nothing was sent.
+    pub(super) fn connect_failed(error: ConnectError) -> Failed {
+        Failed::Unsent(error.into(), Why::Connect)
+    }
+
+    /// Whether the answer of a peer's proxy is dropped in favour of another try: `error` is what the
+    /// proxy says went wrong.
+    pub(super) fn drops_answer(
+        &self,
+        endpoint: &Rc<Endpoint>,
+        status: u16,
+        grpc: Option<u16>,
+        error: Option<&[u8]>,
+    ) -> Option<Why> {
+        let error = error?;
+        if !endpoint.is_meshed() {
+            return None;
+        }
+        let why = peer_error(status, grpc, error)?;
+        let now = Instant::now();
+        let Backend::Balance(balancer) = &self.routed.backend else {
+            return None;
+        };
+        if !self.more(now) || balancer.pick_other(endpoint, now).is_none() {
+            return None;
+        }
+        let allowed = match why {
+            Why::Died => self.may_repeat(false, now),
+            _ => self.routed.resend.unsent,
+        };
+        allowed.then_some(why)
+    }
+
+    fn may_repeat(&self, reused: bool, now: Instant) -> bool {
+        let wanted = match self.routed.resend.died {
+            Died::Never => false,
+            Died::Reused => reused,
+            Died::Any => true,
+        };
+        wanted
+            && self.idempotent
+            && !self.repeated.get()
+            && self.routed.budget.as_ref().is_none_or(|b| b.withdraw(now))
+    }
+
+    /// Decides what comes after a failed try at an endpoint.
+    pub(super) fn after(&self, failed: Failed, endpoint: &Rc<Endpoint>) -> Step {
+        let now = Instant::now();
+        let balanced = self.routed.backend.is_balanced();
+        match failed {
+            Failed::Unsent(_, Why::Connect) if balanced && self.more(now) => {
+                self.again(Why::Connect, endpoint)
+            }
+            Failed::Unsent(error, Why::Connect) => Step::End(Failed::Answer(error)),
+            Failed::Unsent(_, why) if self.routed.resend.unsent && self.more(now) => {
+                self.again(why, endpoint)
+            }
+            Failed::Dropped(Why::Died) => {
+                self.repeated.set(true);
+                self.again(Why::Died, endpoint)
+            }
+            Failed::Dropped(why) => {
+                endpoint.unreachable();
+                self.again(why, endpoint)
+            }
+            Failed::Died { reused, .. } if self.more(now) && self.may_repeat(reused, now) => {
+                self.repeated.set(true);
+                self.again(Why::Died, endpoint)
+            }
+            Failed::Unsent(error, _) | Failed::Died { error, .. } => {
+                Step::End(Failed::Answer(error))
+            }
+            Failed::Retry(..) => {
+                let n = self.by_policy.get();
+                self.by_policy.set(n + 1);
+                self.routed.retried.set(true);
+                if let Some(route) = &self.routed.route {
+                    route.retries().requests.inc();
+                }
+                Step::BackOff(n)
+            }
+            failed => Step::End(failed),
+        }
+    }
+
+    fn again(&self, why: Why, endpoint: &Rc<Endpoint>) -> Step {
+        tracing::debug!(endpoint = %endpoint.addr(), why = why.label(), "Request is sent again");
+        self.routed.resent(why);
+        if why != Why::Connect {
+            self.fresh.set(true);
+            *self.avoid.borrow_mut() = Some(endpoint.clone());
+        }
+        Step::Again
+    }
+}
+
+/// Texts of proxies that could not reach their application, ours and Linkerd's.
+const NOT_REACHED: &[&str] = &[
+    "Connection refused",
+    "connect timed out after",
+    "service in fail-fast",
+    "shutting down",
+];
+
+/// What an error answer of a peer's proxy says about the request; `None` when it is to be passed on.
+fn peer_error(status: u16, grpc: Option<u16>, error: &[u8]) -> Option<Why> {
+    let gateway = matches!(status, 502 | 504) || matches!(grpc, Some(4 | 14));
+    if !gateway {
+        return None;
+    }
+    let text = String::from_utf8_lossy(error);
+    if NOT_REACHED.iter().any(|part| text.contains(part)) {
+        return Some(Why::Unreachable);
+    }
+    let broken = status == 502 || (grpc == Some(14) && text != "service unavailable");
+    broken.then_some(Why::Died)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_peers() {
+        for (name, status, grpc, error, want) in [
+            (
+                "port refused",
+                502,
+                None,
+                "Connection refused (os error 111)",
+                Some(Why::Unreachable),
+            ),
+            (
+                "port refused, in Linkerd's words",
+                502,
+                None,
+                "error trying to connect: tcp connect error: Connection refused (os error 111)",
+                Some(Why::Unreachable),
+            ),
+            (
+                "application does not accept",
+                504,
+                None,
+                "connect timed out after 100ms",
+                Some(Why::Unreachable),
+            ),
+            (
+                "fail-fast",
+                504,
+                None,
+                "service in fail-fast",
+                Some(Why::Unreachable),
+            ),
+            (
+                "fail-fast, gRPC",
+                200,
+                Some(4),
+                "service in fail-fast",
+                Some(Why::Unreachable),
+            ),
+            (
+                "port refused, gRPC",
+                200,
+                Some(14),
+                "Connection refused (os error 111)",
+                Some(Why::Unreachable),
+            ),
+            (
+                "application died",
+                502,
+                None,
+                "connection closed before message completed",
+                Some(Why::Died),
+            ),
+            ("load shed", 503, None, "service unavailable", None),
+            (
+                "load shed, gRPC",
+                200,
+                Some(14),
+                "service unavailable",
+                None,
+            ),
+            (
+                "a timeout of the policy",
+                504,
+                None,
+                "request timeout: 1s",
+                None,
+            ),
+            (
+                "not allowed",
+                403,
+                None,
+                "unauthorized request on route",
+                None,
+            ),
+            (
+                "rate limit",
+                429,
+                None,
+                "total rate limit exceeded: 1rps",
+                None,
+            ),
+        ] {
+            assert_eq!(peer_error(status, grpc, error.as_bytes()), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn methods() {
+        for (name, want) in [
+            ("GET", true),
+            ("HEAD", true),
+            ("OPTIONS", true),
+            ("PUT", true),
+            ("DELETE", true),
+            ("TRACE", true),
+            ("POST", false),
+            ("PATCH", false),
+            ("CONNECT", false),
+            ("PURGE", false),
+        ] {
+            assert_eq!(idempotent(Method::of(name.as_bytes())), want, "{name}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The multicluster gateway: a direct connection whose transport header names a service goes on to
+//! that service, under the policy of the inbound port itself and with our own identity.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    net::SocketAddr,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use http::{HeaderName, HeaderValue, header::FORWARDED};
+use linkerd_core::identity::Id;
+
+use super::{Client, policy::PortPolicy};
+use crate::{
+    control::Target,
+    errors::HttpError,
+    h1::Conn,
+    http::{Direction, Lines, Routed, server1, server2},
+    metrics::{Counter, Family, Labels},
+    observe::{self, Observed, Source},
+    outbound::{self, OutboundHttp, Version},
+    policy::{matching, server::authorize},
+    transport_header::{Header, Session},
+    worker::{Drain, Gate, Worker},
+};
+
+/// Carries a connection on to the service its header names.
+pub(super) async fn serve(
+    worker: &Rc<Worker>,
+    peer: Client,
+    header: &Header,
+    name: &str,
+    conn: Conn,
+) {
+    let policy = worker.inbound.port(worker, peer.target.port());
+    let target = Target::Name(name.to_ascii_lowercase(), header.port);
+    let http = |version| GatewayHttp {
+        worker: worker.clone(),
+        policy: policy.clone(),
+        peer: peer.clone(),
+        target: target.clone(),
+        version,
+        errors: RefCell::default(),
+    };
+    match header.session {
+        Some(Session::Http1) => server1::serve(&http(Version::Http1), conn).await,
+        Some(Session::Http2) => {
+            let config = &worker.config.inbound.http2;
+            server2::serve(&http(Version::Http2), conn, config).await;
+        }
+        None => {
+            let snapshot = policy.current();
+            let allowed = authorize(snapshot.authorizations.iter(), peer.addr.ip(), &peer.tls);
+            if allowed.is_none() {
+                tracing::info!(client.ip = %peer.addr.ip(), "Connection denied");
+                return;
+            }
+            if !known(worker, name) || is_ours(worker, peer.tls.id()) {
+                tracing::info!(name, "bad gateway domain");
+                return;
+            }
+            outbound::carry_named(worker, target, conn).await;
+        }
+    }
+}
+
+/// Whether the gateway serves a name.
+fn known(worker: &Worker, name: &str) -> bool {
+    worker.config.inbound.gateway_suffixes.matches(name)
+}
+
+fn is_ours(worker: &Worker, id: Option<&Id>) -> bool {
+    id.is_some_and(|id| *id == worker.store.local().id)
+}
+
+/// HTTP requests of one gateway connection.
+#[derive(Debug)]
+struct GatewayHttp {
+    worker: Rc<Worker>,
+    policy: Rc<PortPolicy>,
+    peer: Client,
+    target: Target,
+    version: Version,
+    errors: RefCell<HashMap<&'static str, Arc<Counter>>>,
+}
+
+impl GatewayHttp {
+    fn name(&self) -> &str {
+        match &self.target {
+            Target::Name(name, _) => name,
+            Target::Addr(_) => "",
+        }
+    }
+
+    fn labels(&self, addr: SocketAddr) -> Labels {
+        Labels::default()
+            .target(addr)
+            .client_tls(&self.peer.tls)
+            .server(&self.policy.current().meta, addr.port())
+    }
+}
+
+static BY: HeaderName = FORWARDED;
+
+impl Direction for GatewayHttp {
+    async fn route(&self, request: &impl matching::Request) -> Result<Routed, HttpError> {
+        let policy = self.policy.current();
+        let client = self.peer.addr.ip();
+        let allowed = authorize(policy.authorizations.iter(), client, &self.peer.tls);
+        if allowed.is_none() {
+            tracing::info!(client.ip = %client, "Request denied");
+            let labels = self.labels(self.peer.target).finish();
+            let registry = &self.worker.registry;
+            registry
+                .counter(Family::InboundHttpAuthzDenyTotal, &labels)
+                .inc();
+            return Err(HttpError::unauthorized());
+        }
+        let ours = &self.worker.store.local().id;
+        let seen = request.any_header(&BY, &mut |value| passed_by(value, ours.as_str()));
+        if seen || is_ours(&self.worker, self.peer.tls.id()) {
+            return Err(HttpError::gateway_loop());
+        }
+        if !known(&self.worker, self.name()) {
+            return Err(HttpError::bad_gateway_domain());
+        }
+        let target = self
+            .worker
+            .outbound
+            .target(&self.worker, self.target.clone());
+        let policy = target.ready(&self.worker).await.map_err(|error| {
+            tracing::debug!(%error, target = %self.target, "Gateway discovery failed");
+            HttpError::bad_gateway_domain()
+        })?;
+        let http = OutboundHttp::new(&self.worker, &target, &policy, self.version, self.peer.addr);
+        let mut routed = http.route(request).await?;
+        let authority = match request.authority() {
+            Some(authority) => authority.to_owned(),
+            None => self.target.to_string(),
+        };
+        let by = self.peer.tls.id().map(Id::as_str).unwrap_or_default();
+        let line = format!("by={ours};for={by};host={authority};proto=https");
+        if let Ok(line) = HeaderValue::from_str(&line) {
+            routed.edits.request.push(Lines::one(FORWARDED, line));
+        }
+        if self.version == Version::Http1 && routed.edits.authority.is_none() {
+            routed.edits.authority = Some(self.target.to_string());
+        }
+        Ok(routed)
+    }
+
+    fn observe(&self, request: &impl observe::Head) -> Observed {
+        self.worker.observers.inbound(request, || Source {
+            addr: self.peer.addr,
+            tls: Some(&self.peer.tls),
+        })
+    }
+
+    fn head_timeout(&self) -> Duration {
+        self.worker.config.head_timeout
+    }
+
+    fn informational(&self) -> bool {
+        self.peer.tls.id().is_some()
+    }
+
+    fn failed(&self, error: &HttpError) {
+        tracing::debug!(%error, target = %self.target, "Gateway request failed");
+        let mut errors = self.errors.borrow_mut();
+        let counter = errors.entry(error.label).or_insert_with(|| {
+            let labels = Labels::default()
+                .with("error", error.label)
+                .target(self.peer.target)
+                .server(&self.policy.current().meta, self.peer.target.port())
+                .finish();
+            self.worker
+                .registry
+                .counter(Family::InboundHttpErrorsTotal, &labels)
+        });
+        counter.inc();
+    }
+
+    fn downgrades(&self) -> bool {
+        true
+    }
+
+    fn drain(&self) -> &Rc<Drain> {
+        &self.worker.inbound_drain
+    }
+
+    fn in_flight(&self) -> (&Gate, usize) {
+        let max = self.worker.config.inbound.max_in_flight;
+        (&self.worker.in_flight.inbound, max)
+    }
+
+    fn overloaded(&self) -> &Cell<bool> {
+        &self.worker.overloaded
+    }
+}
+
+/// Whether an element of a `Forwarded` value says that the request came by `id`.
+fn passed_by(value: &[u8], id: &str) -> bool {
+    let Ok(value) = std::str::from_utf8(value) else {
+        return false;
+    };
+    value
+        .split([',', ';'])
+        .filter_map(|pair| pair.trim().split_once('='))
+        .any(|(name, value)| {
+            name.trim().eq_ignore_ascii_case("by") && value.trim().trim_matches('"') == id
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forwarded_elements() {
+        let us = "gw.ns.serviceaccount.identity.linkerd.cluster.local";
+        for (name, value, want) in [
+            ("nothing", "", false),
+            ("somebody else", "by=other;for=a", false),
+            ("us", &format!("by={us};for=a;host=b;proto=https")[..], true),
+            ("us, quoted", &format!("for=a; By=\"{us}\""), true),
+            (
+                "us, second hop",
+                &format!("by=other;for=a, by={us};for=other"),
+                true,
+            ),
+            ("for us is not by us", &format!("for={us}"), false),
+        ] {
+            assert_eq!(passed_by(value.as_bytes(), us), want, "{name}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Series of an inbound route, in the newer families.
+
+use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+
+use super::{Counter, Family, Histogram, Labels, Registry, http::Outcome};
+use crate::policy::Meta;
+
+/// Counters by status; none when there was no answer.
+type Statuses = SmallVec<[(Option<u16>, Arc<Counter>); 2]>;
+
+/// Series of one route, for one worker.
+#[derive(Debug)]
+pub struct InboundMetrics {
+    registry: Arc<Registry>,
+    labels: Arc<str>,
+    grpc: bool,
+    requests: Arc<Counter>,
+    request_duration: Arc<Histogram>,
+    response_duration: Arc<Histogram>,
+    request_frames: Arc<Histogram>,
+    response_frames: Arc<Histogram>,
+    statuses: RefCell<Statuses>,
+}
+
+impl InboundMetrics {
+    /// Resolves the series of a route of a server.
+    pub fn new(
+        registry: &Arc<Registry>,
+        server: &Meta,
+        port: u16,
+        route: &Meta,
+        grpc: bool,
+    ) -> Rc<Self> {
+        let labels = Labels::default()
+            .resource("parent", server)
+            .show("parent_port", port)
+            .resource("route", route)
+            .finish();
+        let pick = |http, of_grpc| if grpc { of_grpc } else { http };
+        let histogram = |http, of_grpc| registry.histogram(pick(http, of_grpc), &labels);
+        Rc::new(Self {
+            requests: registry.counter(
+                pick(Family::InboundHttpRequests, Family::InboundGrpcRequests),
+                &labels,
+            ),
+            request_duration: histogram(
+                Family::InboundHttpRequestDuration,
+                Family::InboundGrpcRequestDuration,
+            ),
+            response_duration: histogram(
+                Family::InboundHttpResponseDuration,
+                Family::InboundGrpcResponseDuration,
+            ),
+            request_frames: histogram(
+                Family::InboundHttpRequestFrameSize,
+                Family::InboundGrpcRequestFrameSize,
+            ),
+            response_frames: histogram(
+                Family::InboundHttpResponseFrameSize,
+                Family::InboundGrpcResponseFrameSize,
+            ),
+            statuses: RefCell::default(),
+            registry: registry.clone(),
+            labels,
+            grpc,
+        })
+    }
+
+    /// A request goes to the application.
+    pub fn request(&self) {
+        self.requests.inc();
+    }
+
+    /// A response has ended, so long after the request came and was dispatched.
+    pub fn response(&self, outcome: Outcome, routed: Duration, dispatched: Duration) {
+        self.request_duration.observe(routed.as_secs_f64());
+        self.response_duration.observe(dispatched.as_secs_f64());
+        let status = if self.grpc {
+            outcome.grpc
+        } else {
+            Some(outcome.status).filter(|s| *s != 0)
+        };
+        let mut statuses = self.statuses.borrow_mut();
+        if let Some((_, counter)) = statuses.iter().find(|(s, _)| *s == status) {
+            counter.inc();
+            return;
+        }
+        let text = status.map(|s| s.to_string()).unwrap_or_default();
+        let family = if self.grpc {
+            Family::InboundGrpcStatuses
+        } else {
+            Family::InboundHttpStatuses
+        };
+        let labels = format!("{},status=\"{text}\"", self.labels).into();
+        let counter = self.registry.counter(family, &labels);
+        counter.inc();
+        statuses.push((status, counter));
+    }
+
+    /// A piece of a request body.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "frames stay far below 2^52 bytes"
+    )]
+    pub fn request_frame(&self, size: usize) {
+        self.request_frames.observe(size as f64);
+    }
+
+    /// A piece of a response body.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "frames stay far below 2^52 bytes"
+    )]
+    pub fn response_frame(&self, size: usize) {
+        self.response_frames.observe(size as f64);
+    }
+}

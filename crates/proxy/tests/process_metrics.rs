@@ -1,0 +1,372 @@
+//! The names, types and labels dashboards read, after a little traffic of every kind.
+
+#[path = "support/harness.rs"]
+mod harness;
+
+use std::collections::BTreeMap;
+
+use harness::{CLUSTER_IP, Client, Pair, http_echo};
+use linkerd_api::proto::destination::{
+    DestinationProfile, PathMatch, RequestMatch, Route, request_match,
+};
+
+const TARGET: &str = "target_addr target_ip target_port";
+const SRV: &str = "srv_group srv_kind srv_name srv_port";
+const AUTHZ: &str = "authz_group authz_kind authz_name";
+const RT_IN: &str = "route_group route_kind route_name";
+const PARENT: &str =
+    "parent_group parent_kind parent_name parent_namespace parent_port parent_section_name";
+const ROUTE: &str = "route_group route_kind route_name route_namespace";
+const BACKEND: &str =
+    "backend_group backend_kind backend_name backend_namespace backend_port backend_section_name";
+const IN: &str =
+    "parent_group parent_kind parent_name parent_port route_group route_kind route_name";
+
+/// Family, type, labels. Whichever proxy shows it.
+fn table() -> Vec<(&'static str, &'static str, String)> {
+    let join = |parts: &[&str]| {
+        let mut all: Vec<_> = parts.iter().flat_map(|p| p.split(' ')).collect();
+        all.retain(|l| !l.is_empty());
+        all.sort_unstable();
+        all.join(" ")
+    };
+    let outcome = "classification error grpc_status status_code";
+    let profile = "direction dst rt_route";
+    let mut rows = vec![
+        (
+            "request_total",
+            "counter",
+            join(&["direction authority dst_deployment server_id tls", TARGET]),
+        ),
+        (
+            "response_total",
+            "counter",
+            join(&[
+                "direction authority dst_deployment server_id tls",
+                TARGET,
+                outcome,
+            ]),
+        ),
+        (
+            "request_total",
+            "counter",
+            join(&["direction client_id tls", TARGET, SRV, RT_IN, AUTHZ]),
+        ),
+        (
+            "response_total",
+            "counter",
+            join(&[
+                "direction client_id tls",
+                TARGET,
+                SRV,
+                RT_IN,
+                AUTHZ,
+                outcome,
+            ]),
+        ),
+        (
+            "response_latency_ms",
+            "histogram",
+            join(&[
+                "direction client_id tls status_code",
+                TARGET,
+                SRV,
+                RT_IN,
+                AUTHZ,
+            ]),
+        ),
+        ("route_request_total", "counter", join(&[profile])),
+        ("route_response_total", "counter", join(&[profile, outcome])),
+        (
+            "route_response_latency_ms",
+            "histogram",
+            join(&[profile, "status_code"]),
+        ),
+        ("route_actual_request_total", "counter", join(&[profile])),
+        (
+            "route_actual_response_total",
+            "counter",
+            join(&[profile, outcome]),
+        ),
+        (
+            "control_request_total",
+            "counter",
+            join(&["addr tls no_tls_reason"]),
+        ),
+        (
+            "control_response_latency_ms",
+            "histogram",
+            join(&["addr tls no_tls_reason status_code"]),
+        ),
+        (
+            "tcp_open_total",
+            "counter",
+            join(&["direction peer tls no_tls_reason", TARGET]),
+        ),
+        (
+            "tcp_open_total",
+            "counter",
+            join(&["direction peer tls client_id", TARGET, SRV]),
+        ),
+        (
+            "tcp_open_connections",
+            "gauge",
+            join(&["direction peer tls client_id", TARGET, SRV]),
+        ),
+        (
+            "tcp_read_bytes_total",
+            "counter",
+            join(&["direction peer tls client_id", TARGET, SRV]),
+        ),
+        (
+            "tcp_write_bytes_total",
+            "counter",
+            join(&["direction peer tls client_id", TARGET, SRV]),
+        ),
+        (
+            "inbound_http_authz_allow_total",
+            "counter",
+            join(&["client_id tls", TARGET, SRV, RT_IN, AUTHZ]),
+        ),
+        (
+            "outbound_http_route_request_duration_seconds",
+            "histogram",
+            join(&[PARENT, ROUTE, "hostname"]),
+        ),
+        (
+            "outbound_http_route_request_statuses_total",
+            "counter",
+            join(&[PARENT, ROUTE, "hostname http_status error"]),
+        ),
+        (
+            "outbound_http_route_request_frame_size_bytes",
+            "histogram",
+            join(&[PARENT, ROUTE, "hostname"]),
+        ),
+        (
+            "outbound_http_route_backend_requests_total",
+            "counter",
+            join(&[PARENT, ROUTE, BACKEND]),
+        ),
+        (
+            "outbound_http_route_backend_response_duration_seconds",
+            "histogram",
+            join(&[PARENT, ROUTE, BACKEND]),
+        ),
+        (
+            "outbound_http_route_backend_response_statuses_total",
+            "counter",
+            join(&[PARENT, ROUTE, BACKEND, "http_status error"]),
+        ),
+        (
+            "outbound_http_route_backend_response_frame_size_bytes",
+            "histogram",
+            join(&[PARENT, ROUTE, BACKEND]),
+        ),
+        (
+            "outbound_tcp_protocol_connections_total",
+            "counter",
+            join(&[PARENT, "protocol"]),
+        ),
+        (
+            "outbound_tcp_detect_http_duration_seconds",
+            "histogram",
+            join(&[PARENT]),
+        ),
+        (
+            "outbound_tcp_detect_http_results_total",
+            "counter",
+            join(&[PARENT, "result"]),
+        ),
+        (
+            "outbound_tcp_transfer_cost_bytes_total",
+            "counter",
+            join(&["op zone_locality"]),
+        ),
+        (
+            "inbound_tcp_transport_header_connections_total",
+            "counter",
+            join(&["session_protocol target_port target_name client_id"]),
+        ),
+        ("inbound_http_requests_total", "counter", join(&[IN])),
+        (
+            "inbound_http_statuses_total",
+            "counter",
+            join(&[IN, "status"]),
+        ),
+        (
+            "inbound_http_request_duration_seconds",
+            "histogram",
+            join(&[IN]),
+        ),
+        (
+            "inbound_http_response_duration_seconds",
+            "histogram",
+            join(&[IN]),
+        ),
+        (
+            "inbound_http_request_frame_size_bytes",
+            "histogram",
+            join(&[IN]),
+        ),
+        (
+            "inbound_http_response_frame_size_bytes",
+            "histogram",
+            join(&[IN]),
+        ),
+        ("process_start_time_seconds", "gauge", String::new()),
+        ("process_cpu_seconds_total", "counter", String::new()),
+        ("process_resident_memory_bytes", "gauge", String::new()),
+        ("process_open_fds", "gauge", String::new()),
+        ("process_threads", "gauge", String::new()),
+        (
+            "proxy_build_info",
+            "gauge",
+            join(&["date git_sha profile vendor version"]),
+        ),
+        (
+            "rustls_info",
+            "gauge",
+            join(&["tls_suites tls_kx_groups tls_rand tls_key_provider tls_fips"]),
+        ),
+        ("tokio_rt_workers", "gauge", String::new()),
+        ("tokio_rt_park_total", "counter", String::new()),
+        ("tokio_rt_busy_seconds_total", "counter", String::new()),
+        (
+            "control_identity_cert_expiration_timestamp_seconds",
+            "gauge",
+            String::new(),
+        ),
+        (
+            "control_identity_cert_refresh_timestamp_seconds",
+            "gauge",
+            String::new(),
+        ),
+        (
+            "control_identity_cert_refreshes_total",
+            "counter",
+            join(&["result"]),
+        ),
+    ];
+    for (balancer, labels) in [
+        ("outbound_http_balancer", join(&[PARENT, BACKEND])),
+        ("control_destination_balancer", "addr".to_owned()),
+        ("control_policy_balancer", "addr".to_owned()),
+        ("control_identity_balancer", "addr".to_owned()),
+    ] {
+        for (suffix, kind, more) in [
+            ("p2c_endpoints", "gauge", ""),
+            ("p2c_updates_total", "counter", "op"),
+            ("endpoints", "gauge", "endpoint_state"),
+            ("queue_length", "gauge", ""),
+            ("queue_requests_total", "counter", ""),
+            ("queue_latency_seconds", "histogram", ""),
+            ("queue_gate_open_total", "counter", ""),
+            ("queue_gate_shut_total", "counter", ""),
+            ("queue_gate_open_time_seconds", "gauge", ""),
+            ("queue_gate_shut_time_seconds", "gauge", ""),
+            ("queue_gate_timeout_seconds", "gauge", ""),
+        ] {
+            let name: &'static str = format!("{balancer}_{suffix}").leak();
+            rows.push((name, kind, join(&[&labels, more])));
+        }
+    }
+    rows
+}
+
+/// Type of each family, and the label sets it is seen with.
+#[derive(Default)]
+struct Seen {
+    kinds: BTreeMap<String, String>,
+    labels: BTreeMap<String, Vec<String>>,
+}
+
+impl Seen {
+    fn read(&mut self, text: &str) {
+        for line in text.lines() {
+            if let Some(kind) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = kind.split_once(' ').expect("a type");
+                self.kinds.insert(name.to_owned(), kind.to_owned());
+                continue;
+            }
+            if line.starts_with('#') {
+                continue;
+            }
+            let (series, _) = line.rsplit_once(' ').expect("a value");
+            let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+            let labels = labels.trim_end_matches('}');
+            let mut names: Vec<_> = labels
+                .split("\",")
+                .filter_map(|pair| pair.split_once('=').map(|(name, _)| name))
+                .filter(|name| *name != "le")
+                .collect();
+            names.sort_unstable();
+            let family = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|suffix| {
+                    let family = name.strip_suffix(suffix)?;
+                    (self.kinds.get(family).map(String::as_str) == Some("histogram"))
+                        .then_some(family)
+                })
+                .unwrap_or(name);
+            let sets = self.labels.entry(family.to_owned()).or_default();
+            let names = names.join(" ");
+            if !sets.contains(&names) {
+                sets.push(names);
+            }
+        }
+    }
+
+    fn kind(&self, family: &str) -> Option<&str> {
+        // OpenMetrics names a counter without its ending.
+        let short = family.strip_suffix("_total").unwrap_or(family);
+        let kind = self.kinds.get(family).or_else(|| self.kinds.get(short));
+        kind.map(String::as_str)
+    }
+}
+
+#[test]
+fn names_types_and_labels() {
+    let app = http_echo();
+    let profile = DestinationProfile {
+        fully_qualified_name: "web.ns.svc.cluster.local".into(),
+        routes: vec![Route {
+            condition: Some(RequestMatch {
+                r#match: Some(request_match::Match::Path(PathMatch {
+                    regex: "/profile".into(),
+                })),
+            }),
+            metrics_labels: [("route".to_owned(), "p".to_owned())].into(),
+            ..Route::default()
+        }],
+        ..DestinationProfile::default()
+    };
+    let pair = Pair::prepared(app.addr(), |control| {
+        control.set_profile(CLUSTER_IP, profile);
+    });
+    let mut client = Client::connect(pair.client.outbound);
+    assert_eq!(client.get("/profile", "web").status(), 200);
+    let post = "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 4\r\n\r\nbody";
+    assert_eq!(client.send(post).answer().status(), 200);
+
+    let mut seen = Seen::default();
+    for proxy in [&pair.client, &pair.server] {
+        seen.read(&proxy.metrics());
+    }
+    let mut missing = Vec::new();
+    for (family, kind, labels) in table() {
+        if seen.kind(family) != Some(kind) {
+            missing.push(format!("{family}: {:?}, not {kind}", seen.kind(family)));
+        }
+        let sets = seen.labels.get(family).cloned().unwrap_or_default();
+        if !sets.contains(&labels) {
+            missing.push(format!("{family}: no {labels:?} among {sets:?}"));
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+    for proxy in [&pair.client, &pair.server] {
+        let text = proxy.metrics();
+        assert!(!text.contains(",,") && !text.contains("{,"), "stray commas");
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

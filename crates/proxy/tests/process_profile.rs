@@ -1,0 +1,249 @@
+//! Service profiles: routes, classes, retries within a budget, timeouts, and traffic splits.
+
+#[path = "support/harness.rs"]
+mod harness;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use harness::{CLUSTER_IP, Client, DEADLINE, Pair, SERVICE, http_echo};
+use linkerd_api::proto::destination::{
+    DestinationProfile, HttpStatusRange, PathMatch, RequestMatch, ResponseClass, ResponseMatch,
+    RetryBudget, Route, WeightedDst, request_match, response_match,
+};
+use linkerd_testkit::{
+    control_plane::objects,
+    echo::{Answer, Echo},
+    wait_for,
+};
+
+fn seconds(seconds: i64) -> Option<prost_types::Duration> {
+    Some(prost_types::Duration { seconds, nanos: 0 })
+}
+
+fn route(name: &str, path: &str) -> Route {
+    Route {
+        condition: Some(RequestMatch {
+            r#match: Some(request_match::Match::Path(PathMatch { regex: path.into() })),
+        }),
+        metrics_labels: HashMap::from([("route".to_owned(), name.to_owned())]),
+        ..Route::default()
+    }
+}
+
+fn fails(min: u32, max: u32) -> ResponseClass {
+    ResponseClass {
+        condition: Some(ResponseMatch {
+            r#match: Some(response_match::Match::Status(HttpStatusRange { min, max })),
+        }),
+        is_failure: true,
+    }
+}
+
+fn profile(routes: Vec<Route>, budget: Option<RetryBudget>) -> DestinationProfile {
+    DestinationProfile {
+        fully_qualified_name: "web.ns.svc.cluster.local".into(),
+        routes,
+        retry_budget: budget,
+        ..DestinationProfile::default()
+    }
+}
+
+fn budget(ratio: f32, min_retries_per_second: u32) -> Option<RetryBudget> {
+    Some(RetryBudget {
+        retry_ratio: ratio,
+        min_retries_per_second,
+        ttl: seconds(10),
+    })
+}
+
+/// A pair whose service has this profile from the start.
+fn pair(app: &Echo, profile: DestinationProfile) -> Pair {
+    Pair::prepared(app.addr(), |control| {
+        control.set_profile(CLUSTER_IP, profile);
+    })
+}
+
+#[test]
+fn routes_are_counted_by_name() {
+    let app = http_echo();
+    let pair = pair(
+        &app,
+        profile(
+            vec![route("books", "/books/[^/]*"), route("all", "/.*")],
+            None,
+        ),
+    );
+    let mut client = Client::connect(pair.client.outbound);
+    for path in ["/books/1", "/books/2", "/authors"] {
+        assert_eq!(client.get(path, "web").status(), 200);
+    }
+    let dst = "dst=\"web.ns.svc.cluster.local:80\"";
+    for (name, want) in [("books", 2.0), ("all", 1.0)] {
+        let label = format!("rt_route=\"{name}\"");
+        for family in [
+            "route_request_total",
+            "route_response_total",
+            "route_actual_request_total",
+            "route_actual_response_total",
+            "route_response_latency_ms_count",
+        ] {
+            let labels = ["direction=\"outbound\"", dst, &label];
+            let got = pair.client.metric(family, &labels);
+            assert!((got - want).abs() < 0.1, "{family} {name}: {got}");
+        }
+    }
+    let seen = app.requests().remove(0);
+    assert_eq!(
+        seen.header("l5d-dst-canonical"),
+        Some("web.ns.svc.cluster.local:80")
+    );
+}
+
+#[test]
+fn classes_decide_what_fails() {
+    let app = http_echo();
+    let mut lost = route("lost", "/.*");
+    lost.response_classes = vec![fails(404, 404)];
+    let pair = pair(&app, profile(vec![lost], None));
+    let mut client = Client::connect(pair.client.outbound);
+    let ask = "GET / HTTP/1.1\r\nhost: web\r\nx-echo-status: 404\r\n\r\n";
+    assert_eq!(client.send(ask).answer().status(), 404);
+    let failed = pair.client.metric(
+        "route_response_total",
+        &["classification=\"failure\"", "status_code=\"404\""],
+    );
+    assert!((failed - 1.0).abs() < 0.1, "{failed}");
+}
+
+/// Fails the first `failures` requests with 503.
+fn flaky(failures: usize) -> (Echo, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let seen = count.clone();
+    let app = Echo::http_with(([127, 0, 0, 1], 0), move |request| {
+        if seen.fetch_add(1, Ordering::SeqCst) < failures {
+            Answer::status(503, "no")
+        } else {
+            Answer::echo(request)
+        }
+    });
+    (app, count)
+}
+
+fn retryable() -> Route {
+    Route {
+        is_retryable: true,
+        ..route("again", "/.*")
+    }
+}
+
+#[test]
+fn failures_are_retried_within_the_budget() {
+    let (app, count) = flaky(5);
+    let pair = pair(&app, profile(vec![retryable()], budget(0.0, 1)));
+    let mut client = Client::connect(pair.client.outbound);
+    let post = "POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 4\r\n\r\nbody";
+    assert_eq!(client.send(post).answer().status(), 200);
+    assert_eq!(count.load(Ordering::SeqCst), 6);
+    assert!(app.requests().iter().all(|r| r.body == "body"));
+    let labels = ["rt_route=\"again\""];
+    let metric = |family: &str| pair.client.metric(family, &labels);
+    assert!((metric("route_request_total") - 1.0).abs() < 0.1);
+    assert!((metric("route_actual_request_total") - 6.0).abs() < 0.1);
+    assert!((metric("route_retryable_total") - 5.0).abs() < 0.1);
+}
+
+#[test]
+fn an_empty_budget_ends_retries() {
+    let (app, count) = flaky(usize::MAX);
+    let pair = pair(&app, profile(vec![retryable()], budget(0.0, 1)));
+    let mut client = Client::connect(pair.client.outbound);
+    assert_eq!(client.get("/", "web").status(), 503);
+    // One per second for ten seconds, used up at once.
+    assert_eq!(count.load(Ordering::SeqCst), 11);
+    assert_eq!(client.get("/", "web").status(), 503);
+    let skipped = pair
+        .client
+        .metric("route_retryable_total", &["skipped=\"no_budget\""]);
+    assert!(skipped > 1.5, "{skipped}");
+}
+
+#[test]
+fn a_route_without_retries_is_not_retried() {
+    let (app, count) = flaky(1);
+    let pair = pair(&app, profile(vec![route("once", "/.*")], budget(1.0, 10)));
+    let mut client = Client::connect(pair.client.outbound);
+    assert_eq!(client.get("/", "web").status(), 503);
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_slow_answer_times_out() {
+    let app = http_echo();
+    let mut slow = route("slow", "/.*");
+    slow.timeout = Some(prost_types::Duration {
+        seconds: 0,
+        nanos: 200_000_000,
+    });
+    let pair = pair(&app, profile(vec![slow], None));
+    let mut client = Client::connect(pair.client.outbound);
+    let ask = "GET / HTTP/1.1\r\nhost: web\r\nx-echo-delay-ms: 5000\r\n\r\n";
+    let answer = client.send(ask).answer();
+    assert_eq!(answer.status(), 504, "{}", answer.head);
+    assert_eq!(
+        answer.header("l5d-proxy-error"),
+        Some("HTTP response timeout after 200ms")
+    );
+    assert_eq!(answer.header("connection"), Some("close"));
+}
+
+#[test]
+fn traffic_is_split_by_weight_and_the_split_changes() {
+    let app = http_echo();
+    let leaf =
+        |status| Echo::http_with(([127, 0, 0, 1], 0), move |_| Answer::status(status, "leaf"));
+    let (a, b) = (leaf(201), leaf(202));
+    let split = |weights: &[(&str, u32)]| DestinationProfile {
+        dst_overrides: weights
+            .iter()
+            .map(|(name, weight)| WeightedDst {
+                authority: format!("{name}.ns.svc.cluster.local:80"),
+                weight: *weight,
+                backend_ref: None,
+            })
+            .collect(),
+        ..profile(Vec::new(), None)
+    };
+    let pair = Pair::prepared(app.addr(), |control| {
+        control.set_profile(CLUSTER_IP, split(&[("a", 9), ("b", 1)]));
+        for (name, app) in [("a", &a), ("b", &b)] {
+            let path = format!("{name}.ns.svc.cluster.local:80");
+            control.set_endpoints(path, [objects::endpoint(app.addr())]);
+        }
+    });
+    let mut client = Client::connect(pair.client.outbound);
+    let mut seen = HashMap::new();
+    for _ in 0..200 {
+        *seen.entry(client.get("/", "web").status()).or_insert(0) += 1;
+    }
+    let (many, few) = (seen[&201], seen[&202]);
+    assert!(many > 140 && few > 2, "{seen:?}");
+    // One leaf is turned off on an open connection.
+    pair.control
+        .set_profile(CLUSTER_IP, split(&[("a", 0), ("b", 1)]));
+    wait_for(DEADLINE, "the new split", || {
+        (0..20).all(|_| client.get("/", "web").status() == 202)
+    });
+    // Without overrides the service itself gets it.
+    pair.control
+        .set_profile(CLUSTER_IP, profile(Vec::new(), None));
+    wait_for(DEADLINE, "no split", || {
+        client.get("/", "web").status() == 200
+    });
+    let _ = SERVICE;
+}
