@@ -30,6 +30,7 @@ use tokio::{
 use crate::{
     admin,
     config::{self, Config, ControlAddr, IdentitySource, SocketOptions},
+    connect::LoopGuard,
     control::{
         Channel, Discovery,
         client::ConnectOptions,
@@ -633,14 +634,17 @@ async fn serve(seed: WorkerSeed) {
         () = store.certified() => {}
         () = leaving.signaled() => return,
     }
+    let outbound_guard = match allow_loopback {
+        true => LoopGuard::None,
+        false => LoopGuard::Loopback,
+    };
     let worker = Worker::new(
         config.clone(),
         discovery,
         store,
         registry,
         observers,
-        inbound_port,
-        allow_loopback,
+        [outbound_guard, LoopGuard::Port(inbound_port)],
         in_flight,
     );
     linkerd_runtime::spawn_local("sweep", worker.clone().sweep());

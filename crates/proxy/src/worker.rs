@@ -120,15 +120,14 @@ impl Gate {
 const SWEEP: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// A worker; `loops` says whether loopback may be connected to.
+    /// A worker; `guards` are of outbound and inbound connections.
     pub fn new(
         config: Arc<Config>,
         discovery: Discovery,
         store: Arc<Store>,
         registry: Arc<Registry>,
         observers: Observers,
-        inbound_port: u16,
-        allow_loopback: bool,
+        guards: [LoopGuard; 2],
         in_flight: InFlightLimits,
     ) -> Rc<Self> {
         let connector = |timeout, socket, guard, source| {
@@ -142,11 +141,7 @@ impl Worker {
                 source,
             })
         };
-        let outbound_guard = if allow_loopback {
-            LoopGuard::None
-        } else {
-            LoopGuard::Loopback
-        };
+        let [outbound_guard, inbound_guard] = guards;
         Rc::new(Self {
             outbound_connector: connector(
                 config.outbound.connect_timeout,
@@ -157,7 +152,7 @@ impl Worker {
             inbound_connector: connector(
                 config.inbound.connect_timeout,
                 config.inbound.connect,
-                LoopGuard::Port(inbound_port),
+                inbound_guard,
                 None,
             ),
             discovery,

@@ -3,6 +3,7 @@
 #[path = "support/harness.rs"]
 mod harness;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use harness::{Client, Pair, Proxy, block_on, http_echo};
@@ -15,6 +16,7 @@ use linkerd_api::proto::tap::{
 use linkerd_proxy::{
     config::{ControlAddr, SocketOptions},
     control::{Channel, client::ConnectOptions, dns::Resolver},
+    metrics::{Registry, balancer::Kind, control::ControlMetrics},
     socket::OrigDst,
 };
 use linkerd_testkit::{ca::identity, control_plane::ControlPlane};
@@ -36,7 +38,9 @@ fn connect(to: &Proxy, who: Option<&Proxy>) -> TapClient<Channel> {
         socket: SocketOptions::default(),
     };
     let store = who.unwrap_or(to).store.clone();
-    let channel = Channel::new(&service, store, Resolver::default(), options);
+    let registry = Arc::new(Registry::new(Duration::ZERO));
+    let metrics = ControlMetrics::new(&registry, Kind::Destination, "tap", None);
+    let channel = Channel::new(&service, store, Resolver::default(), options, metrics);
     TapClient::new(channel.expect("a channel"))
 }
 

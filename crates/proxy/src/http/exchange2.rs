@@ -485,10 +485,8 @@ fn poll_frames(
                     Poll::Ready(Ok(trailers)) => trailers,
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Side::Source)),
                 };
-                if let Some(trailers) = &trailers {
-                    if let Some(observed) = observed {
-                        observed.trailers(trailers);
-                    }
+                if let (Some(trailers), Some(observed)) = (&trailers, observed) {
+                    observed.trailers(trailers);
                 }
                 let grpc = trailers.as_ref().and_then(grpc_status);
                 let ended = match trailers {
