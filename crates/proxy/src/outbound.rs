@@ -411,6 +411,6 @@ mod tests {
             size_of::<F>()
         }
         let outbound = size(super::serve);
-        assert!(outbound <= 8 * 1024, "{outbound} bytes");
+        assert!(outbound <= 8704, "{outbound} bytes");
     }
 }
