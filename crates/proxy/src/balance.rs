@@ -11,6 +11,7 @@ use std::{
 use tokio::sync::watch;
 
 use crate::{
+    control::Discovery,
     endpoint::{Endpoint, EndpointFactory},
     metrics::balancer::BalancerMetrics,
     policy::endpoint::Endpoints,
@@ -128,6 +129,11 @@ pub enum NotReady {
     Shed,
 }
 
+/// How much longer to wait while the control plane is away: it is back within seconds.
+const CUT_OFF: Duration = Duration::from_secs(7);
+/// How many times more requests may wait then.
+const CUT_OFF_ROOM: usize = 10;
+
 impl Balancer {
     /// Balances over what `updates` says; `factory` makes endpoints.
     pub fn new(
@@ -146,6 +152,21 @@ impl Balancer {
             factory,
             metrics,
         }
+    }
+
+    /// Until when to wait for an endpoint. Without the control plane all that are known may be gone
+    /// and others have come: failing then would be a guess, so its return is waited for.
+    pub fn patience(&self, deadline: Instant) -> Instant {
+        match self.is_cut_off() {
+            true => deadline + CUT_OFF,
+            false => deadline,
+        }
+    }
+
+    /// Whether what is known of the endpoints may be old.
+    pub fn is_cut_off(&self) -> bool {
+        let source = self.factory.connector.source.as_ref();
+        source.is_some_and(Discovery::is_cut_off)
     }
 
     /// Takes in what discovery has said since the last look.
@@ -280,7 +301,11 @@ impl Balancer {
             self.metrics.latency.observe_zero();
             return Ok(endpoint);
         }
-        if self.shut.get() || self.waiting.get() >= capacity {
+        let room = match self.is_cut_off() {
+            true => capacity * CUT_OFF_ROOM,
+            false => capacity,
+        };
+        if self.shut.get() || self.waiting.get() >= room {
             return Err(NotReady::Shed);
         }
         self.waiting.set(self.waiting.get() + 1);
@@ -288,6 +313,7 @@ impl Balancer {
         let _waiting = Waiting(self);
         loop {
             let now = Instant::now();
+            let deadline = self.patience(deadline);
             if now >= deadline {
                 if !self.shut.replace(true) {
                     self.metrics.gate_shut();

@@ -7,7 +7,10 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
@@ -52,9 +55,17 @@ struct Inner {
     resolver: Resolver,
     options: ConnectOptions,
     current: Mutex<Option<SendRequest<Bytes>>>,
-    /// Told when there is reason to ask whether the service is still there.
-    doubted: Arc<Notify>,
+    line: Arc<Line>,
     metrics: Arc<ControlMetrics>,
+}
+
+/// What a channel and its connection tell each other.
+#[derive(Debug, Default)]
+struct Line {
+    /// Told when there is reason to ask whether the service is still there.
+    doubted: Notify,
+    /// Whether there is a connection.
+    up: AtomicBool,
 }
 
 /// Why a call could not be made.
@@ -118,7 +129,7 @@ impl Channel {
             resolver,
             options,
             current: Mutex::new(None),
-            doubted: Arc::default(),
+            line: Arc::default(),
             metrics,
         })))
     }
@@ -126,7 +137,12 @@ impl Channel {
     /// Asks the service for a sign of life soon. One that died with its node, or whose pod was
     /// removed by force, says no farewell; what it said last is wrong from then on.
     pub fn doubt(&self) {
-        self.0.doubted.notify_waiters();
+        self.0.line.doubted.notify_waiters();
+    }
+
+    /// Whether there is a connection to the service: if not, what it said last may be old.
+    pub fn is_connected(&self) -> bool {
+        self.0.line.up.load(Ordering::Relaxed)
     }
 
     /// Whether the service is on this host.
@@ -186,13 +202,13 @@ impl Inner {
             .await
             .map_err(|e| ChannelError::Connect(self.addr.clone(), e))?;
         match &self.peer {
-            None => serve_h2(io, self.doubted.clone()).await,
+            None => serve_h2(io, self.line.clone()).await,
             Some(peer) => {
                 let snapshot = self.store.snapshot();
                 let tls = handshake::connect(io, peer, &snapshot, Alpn::None, self.options.timeout)
                     .await
                     .map_err(|e| ChannelError::Tls(self.addr.clone(), e))?;
-                serve_h2(tls, self.doubted.clone()).await
+                serve_h2(tls, self.line.clone()).await
             }
         }
     }
@@ -229,7 +245,7 @@ impl Inner {
     }
 }
 
-async fn serve_h2<T>(io: T, doubted: Arc<Notify>) -> Result<SendRequest<Bytes>, ChannelError>
+async fn serve_h2<T>(io: T, line: Arc<Line>) -> Result<SendRequest<Bytes>, ChannelError>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -241,6 +257,7 @@ where
         .handshake(io)
         .await?;
     let mut pings = connection.ping_pong();
+    line.up.store(true, Ordering::Relaxed);
     linkerd_runtime::spawn("control-connection", async move {
         let alive = async {
             let Some(pings) = pings.as_mut() else {
@@ -249,7 +266,7 @@ where
             loop {
                 let patience = tokio::select! {
                     () = tokio::time::sleep(PING_INTERVAL) => PING_TIMEOUT,
-                    () = doubted.notified() => DOUBT_TIMEOUT,
+                    () = line.doubted.notified() => DOUBT_TIMEOUT,
                 };
                 let pong = pings.ping(h2::Ping::opaque());
                 if !matches!(timeout(patience, pong).await, Ok(Ok(_))) {
@@ -263,6 +280,7 @@ where
             },
             () = alive => tracing::debug!("Control plane does not answer pings"),
         }
+        line.up.store(false, Ordering::Relaxed);
     });
     Ok(send)
 }

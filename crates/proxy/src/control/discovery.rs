@@ -116,6 +116,11 @@ impl Discovery {
         self.0.policy.doubt();
     }
 
+    /// Whether endpoints may have changed without our hearing of it.
+    pub fn is_cut_off(&self) -> bool {
+        !self.0.destination.is_connected()
+    }
+
     /// Policy of an outbound target.
     pub fn outbound(&self, target: &Target) -> watch::Receiver<Outbound> {
         let this = self.clone();

@@ -67,7 +67,9 @@ impl Keep {
                 }
                 End::Renew => {}
             }
-            tokio::time::sleep(self.backoff.random_delay(failures)).await;
+            let delay = self.backoff.random_delay(failures);
+            let prompt = failures < PROMPT_TRIES;
+            tokio::time::sleep(if prompt { delay.min(PROMPT) } else { delay }).await;
             failures = failures.saturating_add(1);
         }
     }
@@ -104,6 +106,11 @@ impl Keep {
         }
     }
 }
+
+/// A service that was replaced is back in seconds: until then nobody waits longer than this.
+const PROMPT: Duration = Duration::from_secs(1);
+/// After so many failures it is not a replacement, and asking often would only be a burden.
+const PROMPT_TRIES: u32 = 14;
 
 /// Long enough, and still addable to an instant.
 pub(super) const FOREVER: Duration = Duration::from_secs(86_400 * 365 * 30);

@@ -66,7 +66,7 @@ pub enum Died {
 /// Largest body kept when no policy says otherwise.
 pub(crate) const REPLAY: usize = 64 * 1024;
 
-/// Tries of one request, connects included.
+/// Tries of one request that got a connection.
 const MAX_TRIES: u32 = 8;
 
 /// Whether a method may be repeated although it may have been handled.
@@ -137,7 +137,15 @@ impl<'a> Tries<'a> {
     }
 
     fn more(&self, now: Instant) -> bool {
-        self.made.get() < MAX_TRIES && now < self.deadline
+        self.made.get() < MAX_TRIES && self.in_time(now)
+    }
+
+    fn in_time(&self, now: Instant) -> bool {
+        let deadline = match &self.routed.backend {
+            Backend::Balance(balancer) => balancer.patience(self.deadline),
+            _ => self.deadline,
+        };
+        now < deadline
     }
 
     /// No connection could be made: nothing was sent.
@@ -163,7 +171,8 @@ impl<'a> Tries<'a> {
         let Backend::Balance(balancer) = &self.routed.backend else {
             return None;
         };
-        if !self.more(now) || balancer.pick_other(endpoint, now).is_none() {
+        let other = balancer.is_cut_off() || balancer.pick_other(endpoint, now).is_some();
+        if !self.more(now) || !other {
             return None;
         }
         let allowed = match why {
@@ -190,7 +199,9 @@ impl<'a> Tries<'a> {
         let now = Instant::now();
         let balanced = self.routed.backend.is_balanced();
         match failed {
-            Failed::Unsent(_, Why::Connect) if balanced && self.more(now) => {
+            // The endpoint rests before it is tried again, so time is the only bound needed.
+            Failed::Unsent(_, Why::Connect) if balanced && self.in_time(now) => {
+                self.made.set(self.made.get().saturating_sub(1));
                 self.again(Why::Connect, endpoint)
             }
             Failed::Unsent(error, Why::Connect) => Step::End(Failed::Answer(error)),
