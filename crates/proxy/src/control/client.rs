@@ -7,10 +7,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
@@ -64,9 +61,38 @@ struct Inner {
 struct Line {
     /// Told when there is reason to ask whether the service is still there.
     doubted: Notify,
-    /// Whether there is a connection.
-    up: AtomicBool,
+    state: parking_lot::Mutex<LineState>,
 }
+
+#[derive(Clone, Copy, Debug, Default)]
+enum LineState {
+    /// There was never a connection.
+    #[default]
+    Down,
+    /// There is none any more.
+    Lost,
+    /// There is a first connection.
+    Up,
+    /// There is a connection again, since then.
+    Back(Instant),
+}
+
+impl Line {
+    fn connected(&self) {
+        let mut state = self.state.lock();
+        *state = match *state {
+            LineState::Down => LineState::Up,
+            _ => LineState::Back(Instant::now()),
+        };
+    }
+
+    fn lost(&self) {
+        *self.state.lock() = LineState::Lost;
+    }
+}
+
+/// How long after a new connection the answers to all open questions may take.
+const CATCHING_UP: Duration = Duration::from_secs(2);
 
 /// Why a call could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -140,9 +166,14 @@ impl Channel {
         self.0.line.doubted.notify_waiters();
     }
 
-    /// Whether there is a connection to the service: if not, what it said last may be old.
-    pub fn is_connected(&self) -> bool {
-        self.0.line.up.load(Ordering::Relaxed)
+    /// Whether there is a connection to the service and it had the time to tell what is new: if not,
+    /// what it said last may be old.
+    pub fn is_current(&self) -> bool {
+        match *self.0.line.state.lock() {
+            LineState::Down | LineState::Lost => false,
+            LineState::Up => true,
+            LineState::Back(since) => since.elapsed() > CATCHING_UP,
+        }
     }
 
     /// Whether the service is on this host.
@@ -257,7 +288,7 @@ where
         .handshake(io)
         .await?;
     let mut pings = connection.ping_pong();
-    line.up.store(true, Ordering::Relaxed);
+    line.connected();
     linkerd_runtime::spawn("control-connection", async move {
         let alive = async {
             let Some(pings) = pings.as_mut() else {
@@ -280,7 +311,7 @@ where
             },
             () = alive => tracing::debug!("Control plane does not answer pings"),
         }
-        line.up.store(false, Ordering::Relaxed);
+        line.lost();
     });
     Ok(send)
 }

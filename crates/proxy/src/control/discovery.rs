@@ -118,7 +118,7 @@ impl Discovery {
 
     /// Whether endpoints may have changed without our hearing of it.
     pub fn is_cut_off(&self) -> bool {
-        !self.0.destination.is_connected()
+        !self.0.destination.is_current()
     }
 
     /// Policy of an outbound target.
