@@ -54,6 +54,8 @@ impl Cluster {
             .task(&["status"])
             .output()
             .expect("xtask can be started");
+        // Shown by the test runner when the test fails.
+        println!("{}", String::from_utf8_lossy(&done.stdout));
         done.status.success()
     }
 

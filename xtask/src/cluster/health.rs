@@ -15,6 +15,9 @@ use super::spec::Spec;
 use super::{components, system};
 use crate::{tools, ui};
 
+/// How long a running cluster may take to answer before it counts as ill.
+const SETTLING: Duration = Duration::from_secs(5);
+
 /// Whether every node says it is ready, and said so after `since` when that is given.
 pub(crate) fn nodes_ready(spec: &Spec, kubectl: &Kubectl, since: Option<&str>) -> Result<bool> {
     let text = kubectl.output(&["get", "nodes", "--output=json"])?;
@@ -80,7 +83,10 @@ pub(crate) fn report(spec: &Spec, kubectl: &Path) -> Result<bool> {
         ));
     }
     let kubectl = Kubectl::new(&spec.kubeconfig())?;
-    let ready = kubectl.is_ready();
+    // Where all components run, one lost datagram or a kubelet that has only just looked at its
+    // pods again is no illness; where one is dead, there is nothing to wait for.
+    let patience = if well { SETTLING } else { Duration::ZERO };
+    let ready = within(patience, || Ok(kubectl.is_ready()));
     well &= ready;
     ui::out(format_args!(
         "API server: {}",
@@ -92,8 +98,8 @@ pub(crate) fn report(spec: &Spec, kubectl: &Path) -> Result<bool> {
                 .output(&["get", "nodes", "--output=wide"])?
                 .trim_end(),
         );
-        well &= nodes_ready(spec, &kubectl, None)?;
-        let names = system::dns_answers(spec)?;
+        well &= within(patience, || nodes_ready(spec, &kubectl, None));
+        let names = within(patience, || system::dns_answers(spec));
         well &= names;
         ui::out(format_args!(
             "DNS: {}",
@@ -107,6 +113,11 @@ pub(crate) fn report(spec: &Spec, kubectl: &Path) -> Result<bool> {
         ));
     }
     Ok(well)
+}
+
+/// Whether `is_so` becomes true before `patience` ends; asked once at least.
+fn within(patience: Duration, mut is_so: impl FnMut() -> Result<bool>) -> bool {
+    ui::wait_for("health", patience, || Ok(is_so()?.then_some(()))).is_ok()
 }
 
 /// How long a process has been running.
