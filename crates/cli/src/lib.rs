@@ -31,6 +31,7 @@ pub mod printer;
 pub mod profile;
 pub mod status;
 pub mod transform;
+pub mod trust;
 pub mod values;
 pub mod wire;
 pub mod workload;

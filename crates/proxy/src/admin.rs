@@ -1,4 +1,5 @@
-//! The proxy's own admin answers, on top of what every daemon has: its environment and `/shutdown`.
+//! The proxy's own admin answers, on top of what every daemon has: its environment, its trust anchors
+//! and `/shutdown`.
 
 pub mod port;
 
@@ -12,6 +13,7 @@ use linkerd_runtime::{
     metrics::Exposition,
     ready::Readiness,
 };
+use linkerd_tls::Store;
 use tokio::sync::mpsc;
 
 /// Builds the admin server.
@@ -20,9 +22,15 @@ pub fn build(
     metrics: Arc<Exposition>,
     log: Option<log::Handle>,
     shutdown: Option<mpsc::Sender<()>>,
+    store: Arc<Store>,
 ) -> Arc<Admin> {
     let mut admin = Admin::new(Flavor::Proxy, readiness, metrics)
         .route("/env.json", |request| environment(request, &process_env))
+        // What is believed now, which a rotation may have made other than what the pod was made with.
+        .route("/trust-anchors", move |request| match *request.method() {
+            Method::GET => text(StatusCode::OK, store.snapshot().anchors().to_pem()),
+            _ => not_allowed("GET"),
+        })
         .loopback_route("/shutdown", move |request| {
             if request.method() != Method::POST {
                 return not_allowed("POST");

@@ -365,7 +365,14 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
         write_rustls_info(out)
     });
     let admin_shutdown = config.admin.shutdown_enabled.then(|| shutdown.clone());
-    let admin = admin::build(readiness, Arc::new(exposition), seams.log, admin_shutdown);
+    let exposition = Arc::new(exposition);
+    let admin = admin::build(
+        readiness,
+        exposition,
+        seams.log,
+        admin_shutdown,
+        store.clone(),
+    );
     let grace = config.shutdown_grace;
     let application = seams.application;
     let gate = admin::port::Gate {

@@ -32,6 +32,8 @@ struct Inner {
     /// Read already, to be given first.
     prefix: BytesMut,
     out: Block,
+    /// Nothing can be written any more. What the peer said before it went is still to be read.
+    deaf: bool,
 }
 
 impl Gather {
@@ -41,25 +43,45 @@ impl Gather {
         let mut out = Block::default();
         out.put(&queued);
         give_buffer(queued);
-        Self(Rc::new(RefCell::new(Inner { io, prefix, out })))
+        Self(Rc::new(RefCell::new(Inner {
+            io,
+            prefix,
+            out,
+            deaf: false,
+        })))
     }
 
     /// Sends what was gathered.
-    pub fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_send(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.borrow_mut().poll_send(cx)
     }
 }
 
 impl Inner {
     /// Sends first if so much more would be too much to keep.
-    fn poll_room(&mut self, cx: &mut Context<'_>, more: usize) -> Poll<io::Result<()>> {
+    fn poll_room(&mut self, cx: &mut Context<'_>, more: usize) -> Poll<()> {
         if self.out.is_empty() || self.out.len() + more <= LARGE {
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(());
         }
         self.poll_send(cx)
     }
 
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// A peer that closed has often answered before: a write that fails ends writing, not reading.
+    /// The end of the connection is told by the reads.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.deaf {
+            match ready!(self.poll_write_out(cx)) {
+                Ok(()) => return Poll::Ready(()),
+                Err(error) => tracing::debug!(%error, "HTTP/2 peer takes nothing more"),
+            }
+            self.deaf = true;
+        }
+        self.out.advance(self.out.len());
+        self.out.rest();
+        Poll::Ready(())
+    }
+
+    fn poll_write_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.out.is_empty() {
             let n = ready!(Pin::new(&mut self.io).poll_write(cx, self.out.filled()))?;
             if n == 0 {
@@ -99,7 +121,7 @@ impl AsyncWrite for Gather {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let inner = &mut *self.0.borrow_mut();
-        ready!(inner.poll_room(cx, buf.len()))?;
+        ready!(inner.poll_room(cx, buf.len()));
         inner.out.put(buf);
         Poll::Ready(Ok(buf.len()))
     }
@@ -111,7 +133,7 @@ impl AsyncWrite for Gather {
     ) -> Poll<io::Result<usize>> {
         let inner = &mut *self.0.borrow_mut();
         let n = bufs.iter().map(|buf| buf.len()).sum();
-        ready!(inner.poll_room(cx, n))?;
+        ready!(inner.poll_room(cx, n));
         for buf in bufs {
             inner.out.put(buf);
         }
@@ -129,7 +151,7 @@ impl AsyncWrite for Gather {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.0.borrow_mut();
-        ready!(inner.poll_send(cx))?;
+        ready!(inner.poll_send(cx));
         Pin::new(&mut inner.io).poll_shutdown(cx)
     }
 }
@@ -161,10 +183,7 @@ pub async fn client(
         let drive = std::future::poll_fn(|cx| {
             let state = Pin::new(&mut connection).poll(cx);
             // Whatever the turn made goes out in one write.
-            if let Poll::Ready(Err(error)) = gather.poll_send(cx) {
-                tracing::debug!(%error, "HTTP/2 client connection failed");
-                return Poll::Ready(());
-            }
+            let _ = gather.poll_send(cx);
             state.map(|result| {
                 if let Err(error) = result {
                     tracing::debug!(%error, "HTTP/2 client connection ended");
@@ -191,4 +210,40 @@ pub async fn client(
         }
     });
     Ok(send)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    /// A peer that leaves closes with our latest frame unread, which resets the connection. Writes
+    /// fail from then on; answers it gave before must still be heard.
+    #[tokio::test]
+    async fn a_peer_that_left_is_heard_to_the_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let addr = listener.local_addr().expect("its address");
+        let mut client = TcpStream::connect(addr).await.expect("a connection");
+        let (mut server, _) = listener.accept().await.expect("a connection");
+        client.write_all(b"unread").await.expect("sent");
+        server.readable().await.expect("it came");
+        server.write_all(b"the answer").await.expect("sent");
+        drop(server);
+        client.readable().await.expect("it came");
+
+        let mut gather = Gather::new(h1::Conn::new(Stream::tcp(client)));
+        for _ in 0..3 {
+            gather.write_all(b"more").await.expect("gathered");
+            std::future::poll_fn(|cx| gather.poll_send(cx)).await;
+        }
+        let mut answer = [0; 10];
+        gather.read_exact(&mut answer).await.expect("the answer");
+        assert_eq!(&answer, b"the answer");
+        let end = gather.read(&mut answer).await;
+        assert!(!matches!(end, Ok(1..)), "then the end: {end:?}");
+    }
 }

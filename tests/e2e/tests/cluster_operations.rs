@@ -1,12 +1,13 @@
 //! Ordinary operations on a meshed application under steady load. The client counts: nothing may
 //! fail, though no pod has a preStop hook and no application waits before it ends.
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use linkerd_e2e::{Kubectl, Mesh, Namespace, product_image};
-use linkerd_testkit::{wait_for, wait_for_some};
+use linkerd_testkit::{ca::Ca, wait_for, wait_for_some};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -16,18 +17,23 @@ const RATE: u64 = 40;
 const AFTER: u64 = 3 * RATE;
 
 /// The sample application, meshed, and a client that asks its page for votes.
-struct Sample {
+struct Sample<'a> {
+    mesh: &'a Mesh,
     kubectl: Kubectl,
     namespace: Namespace,
     image: String,
+    /// What the client noticed of operations it should not notice.
+    noticed: RefCell<Vec<String>>,
 }
 
-impl Sample {
-    fn deploy(mesh: &Mesh, kubectl: &Kubectl) -> Self {
+impl<'a> Sample<'a> {
+    fn deploy(mesh: &'a Mesh, kubectl: &Kubectl) -> Self {
         let sample = Self {
+            mesh,
             kubectl: kubectl.clone(),
             namespace: Namespace::create(kubectl, "emojivoto"),
             image: product_image(kubectl, "emojivoto"),
+            noticed: RefCell::default(),
         };
         let injected = mesh.file("sample.yaml", &sample.manifest());
         mesh.apply_text(&mesh.linkerd(&["inject", injected.to_str().expect("UTF-8")]));
@@ -157,18 +163,32 @@ impl Sample {
         #[expect(clippy::print_stderr, reason = "the figures are worth reading")]
         {
             eprintln!(
-                "{operation}: {sent} requests, {failed} failed, {:?}",
-                start.elapsed()
+                "{operation}: {sent} requests, {failed} failed, {:?} {}",
+                start.elapsed(),
+                report["failures"]
             );
         }
         assert!(sent >= AFTER, "{operation}: {report}");
-        // The goal is none, and none is what most runs show. One fault is known and not found yet: a
-        // rare connection that ends without an answer when a pod ends.
-        assert!(
-            failed <= sent / 50,
-            "{operation}: {report:#}\n{}",
-            self.namespace.run(&["get", "pods", "--output=wide"])
-        );
+        if failed > 0 {
+            let pods = self.namespace.run(&["get", "pods", "--output=wide"]);
+            let told = format!("{operation}: {report:#}\n{pods}");
+            self.noticed.borrow_mut().push(told);
+        }
+    }
+
+    /// The sum of a family over the proxies of an app, of series with all `labels`.
+    fn metric(&self, app: &str, family: &str, labels: &[&str]) -> f64 {
+        let mut sum = 0.0;
+        for pod in self.names(app) {
+            let scrape = self.ask(&pod, 4191, "metrics").unwrap_or_default();
+            let lines = scrape
+                .lines()
+                .filter(|line| line.starts_with(family) && labels.iter().all(|l| line.contains(l)));
+            sum += lines
+                .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+                .sum::<f64>();
+        }
+        sum
     }
 }
 
@@ -176,10 +196,43 @@ fn count(report: &Value, key: &str) -> u64 {
     report[key].as_u64().unwrap_or_default()
 }
 
+/// Arguments of `install` and `upgrade` that name an issuer.
+fn issuer_flags(mesh: &Mesh, issuer: &Ca) -> [String; 4] {
+    let certificate = mesh_file(mesh, "issuer.crt", issuer.pem());
+    let key = mesh_file(mesh, "issuer.key", &issuer.key_pem());
+    [
+        "--identity-issuer-certificate-file".to_owned(),
+        certificate,
+        "--identity-issuer-key-file".to_owned(),
+        key,
+    ]
+}
+
+fn mesh_file(mesh: &Mesh, name: &str, content: &str) -> String {
+    mesh.file(name, content).to_str().expect("UTF-8").to_owned()
+}
+
 #[test]
 fn nobody_notices_ordinary_operations() {
     let kubectl = Kubectl::from_env();
-    let mesh = Mesh::install(&kubectl, &[]);
+    let (old_root, old_issuer) = Ca::linkerd();
+    let scratch = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, content: &str| {
+        let path = scratch.path().join(name);
+        fs::write(&path, content).expect("written");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let mesh = Mesh::install(
+        &kubectl,
+        &[
+            "--identity-trust-anchors-file",
+            &write("old.crt", old_root.pem()),
+            "--identity-issuer-certificate-file",
+            &write("issuer.crt", old_issuer.pem()),
+            "--identity-issuer-key-file",
+            &write("issuer.key", &old_issuer.key_pem()),
+        ],
+    );
     let sample = Sample::deploy(&mesh, &kubectl);
     let run = |arguments: &[&str]| {
         sample.namespace.run(arguments);
@@ -216,4 +269,230 @@ fn nobody_notices_ordinary_operations() {
         linkerd(&["delete", "pods", "--all", "--wait=true"]);
         mesh.wait();
     });
+    run(&[&["scale", "--replicas=2"], &tiers[..]].concat());
+    sample.wait();
+    sample.unnoticed(
+        "destination removed by force during a rolling restart",
+        || {
+            run(&[&["rollout", "restart"], &tiers[..]].concat());
+            let component = "-l=linkerd.io/control-plane-component=destination";
+            linkerd(&["delete", "pods", component, "--force", "--grace-period=0"]);
+            mesh.wait();
+            sample.wait();
+        },
+    );
+    sample.unnoticed("upgrade", || {
+        mesh.apply(&["upgrade"]);
+        mesh.wait();
+    });
+
+    authorization_closes_and_opens(&sample);
+    a_route_splits_ninety_to_ten(&sample);
+    a_job_with_a_native_sidecar_ends(&sample);
+
+    let before: Vec<String> = sample.names("web-svc");
+    sample.unnoticed("issuer rotated", || {
+        let issuer = old_root.intermediate("identity.linkerd.cluster.local");
+        let flags = issuer_flags(&mesh, &issuer);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        mesh.apply(&[&["upgrade"], &flags[..]].concat());
+        mesh.wait();
+    });
+    sample.unnoticed("trust anchor rotated", || rotate_anchor(&sample, &old_root));
+    assert_eq!(
+        before,
+        sample.names("web-svc"),
+        "no pod was restarted for it"
+    );
+    let noticed = sample.noticed.borrow();
+    assert!(noticed.is_empty(), "{}", noticed.join("\n"));
+}
+
+/// A Server without an authorization closes the port to everybody, and a policy opens it again.
+fn authorization_closes_and_opens(sample: &Sample<'_>) {
+    let apply = |kind: &str, version: &str, name: &str, spec: Value| {
+        sample.namespace.apply(&json!({
+            "apiVersion": format!("policy.linkerd.io/{version}"),
+            "kind": kind,
+            "metadata": {"name": name},
+            "spec": spec,
+        }));
+    };
+    sample.report();
+    apply(
+        "Server",
+        "v1beta3",
+        "web",
+        json!({
+            "podSelector": {"matchLabels": {"app": "web-svc"}},
+            "port": "http",
+            "proxyProtocol": "HTTP/1",
+        }),
+    );
+    wait_for(PATIENCE, "the Server to refuse", || {
+        let report = sample.report();
+        let failures = report["failures"].as_object().expect("failures");
+        assert!(
+            failures.keys().all(|why| why.starts_with("403")),
+            "{report}"
+        );
+        count(&report, "failed") > 0
+    });
+    let group = "policy.linkerd.io";
+    let account = json!({"kind": "ServiceAccount", "name": "default"});
+    apply(
+        "MeshTLSAuthentication",
+        "v1alpha1",
+        "clients",
+        json!({"identityRefs": [account]}),
+    );
+    apply(
+        "AuthorizationPolicy",
+        "v1alpha1",
+        "web",
+        json!({
+            "targetRef": {"group": group, "kind": "Server", "name": "web"},
+            "requiredAuthenticationRefs": [
+                {"group": group, "kind": "MeshTLSAuthentication", "name": "clients"},
+            ],
+        }),
+    );
+    wait_for(PATIENCE, "the policy to let in again", || {
+        let report = sample.report();
+        count(&report, "sent") > 0 && count(&report, "failed") == 0
+    });
+    sample.unnoticed("an authorized port", || {});
+}
+
+/// One request in ten goes to a second deployment.
+fn a_route_splits_ninety_to_ten(sample: &Sample<'_>) {
+    let second = sample.manifest();
+    let second: Vec<&str> = second
+        .split("---\n")
+        .filter(|document| {
+            document.contains("  name: web\n") && document.contains("kind: Deployment")
+                || document.contains("  name: web-svc\n")
+        })
+        .collect();
+    assert_eq!(second.len(), 2, "a deployment and a service");
+    let second = second
+        .join("---\n")
+        .replace("name: web\n", "name: web-2\n")
+        .replace("name: web-svc\n", "name: web-2-svc\n")
+        .replace("app: web-svc\n", "app: web-2-svc\n")
+        .replace("serviceAccountName: web-2\n", "serviceAccountName: web\n");
+    let file = sample.mesh.file("second.yaml", &second);
+    let file = file.to_str().expect("UTF-8").to_owned();
+    sample
+        .mesh
+        .apply_text(&sample.mesh.linkerd(&["inject", &file]));
+    sample.wait();
+    let served = |app: &str| sample.metric(app, "response_total{", &[r#"direction="inbound""#]);
+    let backend = |name: &str, weight: u32| json!({"name": name, "port": 80, "weight": weight});
+    sample.unnoticed("a route that splits", || {
+        sample.namespace.apply(&json!({
+            "apiVersion": "policy.linkerd.io/v1beta3",
+            "kind": "HTTPRoute",
+            "metadata": {"name": "split"},
+            "spec": {
+                "parentRefs": [{"name": "web-svc", "kind": "Service", "group": "core", "port": 80}],
+                "rules": [{"backendRefs": [backend("web-svc", 90), backend("web-2-svc", 10)]}],
+            },
+        }));
+        wait_for(PATIENCE, "the second backend to be used", || {
+            served("web-2-svc") > 0.0
+        });
+        let (first, second) = (served("web-svc"), served("web-2-svc"));
+        wait_for(PATIENCE, "six hundred requests", || {
+            served("web-svc") + served("web-2-svc") - first - second > 600.0
+        });
+        let (first, second) = (served("web-svc") - first, served("web-2-svc") - second);
+        let share = second / (first + second);
+        // Six standard deviations of a fair draw around a tenth.
+        assert!(
+            (0.03..0.17).contains(&share),
+            "{second} of {}",
+            first + second
+        );
+    });
+    sample
+        .namespace
+        .run(&["delete", "httproutes.policy.linkerd.io/split"]);
+    sample
+        .namespace
+        .run(&["delete", "deploy/web-2", "svc/web-2-svc"]);
+}
+
+fn a_job_with_a_native_sidecar_ends(sample: &Sample<'_>) {
+    let container = json!({
+        "name": "job",
+        "image": sample.image,
+        "args": ["load", sample.url(), "--rate", "20", "--seconds", "2"],
+    });
+    sample.namespace.apply(&json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "votes"},
+        "spec": {
+            "backoffLimit": 0,
+            "template": {
+                "metadata": {"annotations": {
+                    "linkerd.io/inject": "enabled",
+                    "config.alpha.linkerd.io/proxy-enable-native-sidecar": "true",
+                }},
+                "spec": {"restartPolicy": "Never", "containers": [container]},
+            },
+        },
+    }));
+    sample.namespace.run(&[
+        "wait",
+        "--for=condition=complete",
+        "job/votes",
+        "--timeout=120s",
+    ]);
+    let report = sample.namespace.run(&["logs", "job/votes", "-c", "job"]);
+    let report = report.lines().rfind(|line| line.starts_with('{'));
+    let report: Value = serde_json::from_str(report.expect("a report")).expect("JSON");
+    assert_eq!(
+        (count(&report, "sent"), count(&report, "failed")),
+        (40, 0),
+        "{report}"
+    );
+}
+
+/// Both anchors, then an issuer under the new one, then the new one alone.
+fn rotate_anchor(sample: &Sample<'_>, old_root: &Ca) {
+    let mesh = sample.mesh;
+    let (root, issuer) = Ca::linkerd();
+    let both = mesh_file(
+        mesh,
+        "both.crt",
+        &format!("{}{}", old_root.pem(), root.pem()),
+    );
+    mesh.apply(&["upgrade", "--identity-trust-anchors-file", &both]);
+    mesh.wait();
+
+    let refreshed = || {
+        ["web-svc", "emoji-svc", "voting-svc", "load"]
+            .map(|app| sample.metric(app, "control_identity_cert_refreshes_total", &[]))
+    };
+    let before = refreshed();
+    let flags = issuer_flags(mesh, &issuer);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    mesh.apply(&[&["upgrade"], &flags[..]].concat());
+    mesh.wait();
+    wait_for(
+        PATIENCE,
+        "every proxy to be certified by the new issuer",
+        || {
+            refreshed()
+                .iter()
+                .zip(&before)
+                .all(|(now, before)| now > before)
+        },
+    );
+    let new = mesh_file(mesh, "new.crt", root.pem());
+    mesh.apply(&["upgrade", "--identity-trust-anchors-file", &new]);
+    mesh.wait();
+    mesh.linkerd(&["check", "--proxy", "--namespace", sample.namespace.name()]);
 }

@@ -5,6 +5,7 @@ use super::{
     engine::{Category, Check, Problem, Verdict},
     facts::{Facts, MESHED, name, place},
 };
+use crate::trust;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use linkerd_tls::{
     Certificate, KeyKind, TrustAnchors, certificates_from_pem, provider,
@@ -322,32 +323,21 @@ pub(super) fn issued(chain: &[Certificate], anchors: &[Certificate]) -> Result<(
 
 async fn same_anchors(facts: &mut Facts) -> Verdict {
     let roots = trust_roots(facts).await?;
+    let roots = TrustAnchors::from_pem("linkerd-identity-trust-roots", roots.as_bytes())
+        .map_err(|error| Problem::failed(error.to_string()))?;
     let pods: Vec<Pod> = facts.data_plane(MESHED).await?;
-    let stale = pods.iter().filter(|pod| {
-        let elsewhere = pod.metadata.namespace.as_deref() != Some(facts.namespace());
-        elsewhere && anchors_of(pod).is_some_and(|anchors| anchors.trim() != roots.trim())
-    });
-    let lines = stale.map(|pod| match &facts.settings.data_plane_namespace {
-        Some(_) => format!("\n\t* {}", name(pod)),
-        None => format!("\n\t* {}", place(pod)),
-    });
+    let same = |anchors: &TrustAnchors| anchors.same_as(&roots);
+    let stale = trust::doubters(&facts.client()?, pods, facts.namespace(), same).await;
+    let lines = stale
+        .iter()
+        .map(|pod| match &facts.settings.data_plane_namespace {
+            Some(_) => format!("\n\t* {}", name(pod)),
+            None => format!("\n\t* {}", place(pod)),
+        });
     listed(
         "Some pods do not have the current trust bundle and must be restarted:",
         lines,
     )
-}
-
-/// The anchors a proxy was started with; none when it reads them from elsewhere.
-fn anchors_of(pod: &Pod) -> Option<&str> {
-    let spec = pod.spec.as_ref()?;
-    let mut containers = spec
-        .containers
-        .iter()
-        .chain(spec.init_containers.iter().flatten());
-    let proxy = containers.find(|container| container.name == "linkerd-proxy")?;
-    let mut env = proxy.env.iter().flatten();
-    let anchors = env.find(|env| env.name == "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS")?;
-    anchors.value.as_deref()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use crate::{
     },
     manifest,
     printer::Mark,
+    trust,
     values::{Overrides, lay_over, text},
 };
 use anyhow::{Result, bail};
@@ -72,7 +73,7 @@ pub async fn run(context: &mut Context<'_>, args: Args) -> Result<()> {
     if args.control_plane.identity_trust_anchors_file.is_some() && rendered.is_ok() {
         let mark = context.printer.err_mark(Mark::Warning);
         context.printer.err(format_args!(
-            "\n{mark} The trust anchors change: proxies that are not restarted trust only the old ones.\n  \
+            "\n{mark} The trust anchors change: proxies follow within a minute, those of other builds once restarted.\n  \
              See https://linkerd.io/2/tasks/manually-rotating-control-plane-tls-credentials/ for the steps\n"
         ));
     }
@@ -164,15 +165,10 @@ async fn trusted_by_proxies(cluster: &Cluster, values: &Value, namespace: &str) 
         .await
         .map_err(plain)?;
     let now = SystemTime::now();
-    let doubters: Vec<String> = pods
-        .iter()
-        .filter(|pod| pod.namespace().as_deref() != Some(namespace))
-        .filter(|pod| {
-            anchors(pod).is_some_and(|pem| {
-                let anchors = TrustAnchors::from_pem("pod", pem.as_bytes());
-                anchors.is_ok_and(|anchors| issuer.verify(&anchors, "probe", now).is_err())
-            })
-        })
+    let believes = |anchors: &TrustAnchors| issuer.verify(anchors, "probe", now).is_ok();
+    let doubters = trust::doubters(&cluster.client(), pods.items, namespace, believes).await;
+    let doubters: Vec<String> = doubters
+        .into_iter()
         .map(|pod| {
             format!(
                 "* {}/{}",
@@ -189,18 +185,4 @@ async fn trusted_by_proxies(cluster: &Cluster, values: &Value, namespace: &str) 
         );
     }
     Ok(())
-}
-
-/// The trust anchors a pod's proxy started with.
-fn anchors(pod: &Pod) -> Option<&str> {
-    let spec = pod.spec.as_ref()?;
-    let mut containers = spec
-        .containers
-        .iter()
-        .chain(spec.init_containers.iter().flatten());
-    let proxy = containers.find(|container| container.name == "linkerd-proxy")?;
-    let mut env = proxy.env.iter().flatten();
-    env.find(|var| var.name == "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS")?
-        .value
-        .as_deref()
 }

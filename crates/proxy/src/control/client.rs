@@ -201,8 +201,21 @@ impl Inner {
         Ok(send)
     }
 
+    /// DNS remembers the pods of a headless service, and that there are none, for up to half a
+    /// minute. Where that leads nowhere, the address of the service itself is tried.
     async fn connect(&self) -> Result<SendRequest<Bytes>, ChannelError> {
-        let mut addrs = self.resolve().await?;
+        let error = match self.connect_to_any(&self.addr).await {
+            Ok(send) => return Ok(send),
+            Err(error) => error,
+        };
+        match stable_twin(&self.addr) {
+            Some(twin) => self.connect_to_any(&twin).await.map_err(|_| error),
+            None => Err(error),
+        }
+    }
+
+    async fn connect_to_any(&self, addr: &Addr) -> Result<SendRequest<Bytes>, ChannelError> {
+        let mut addrs = self.resolve(addr).await?;
         let known = self.metrics.balancer.endpoints.get();
         let known = usize::try_from(known).unwrap_or(usize::MAX);
         if known != addrs.len() {
@@ -244,10 +257,10 @@ impl Inner {
         }
     }
 
-    async fn resolve(&self) -> Result<Vec<SocketAddr>, ChannelError> {
-        let (name, port) = match &self.addr {
+    async fn resolve(&self, addr: &Addr) -> Result<Vec<SocketAddr>, ChannelError> {
+        let (name, port) = match addr {
             Addr::Socket(addr) => return Ok(vec![*addr]),
-            Addr::Name(_, port) if self.addr.is_loopback() => {
+            Addr::Name(_, port) if addr.is_loopback() => {
                 return Ok(vec![(Ipv4Addr::LOCALHOST, *port).into()]);
             }
             Addr::Name(name, port) => (name, *port),
@@ -274,6 +287,20 @@ impl Inner {
             answer.map_err(|e| ChannelError::Resolve(self.addr.clone(), e))?;
         Ok(ips.into_iter().map(|ip| (ip, port).into()).collect())
     }
+}
+
+/// The service with an address of its own beside a headless one of the control plane. The policy
+/// service has none; its pods are those of the destination service.
+fn stable_twin(addr: &Addr) -> Option<Addr> {
+    let Addr::Name(name, port) = addr else {
+        return None;
+    };
+    let (service, rest) = name.split_once('.')?;
+    let twin = match service {
+        "linkerd-policy" => "linkerd-dst",
+        service => service.strip_suffix("-headless")?,
+    };
+    Some(Addr::Name(format!("{twin}.{rest}"), *port))
 }
 
 async fn serve_h2<T>(io: T, line: Arc<Line>) -> Result<SendRequest<Bytes>, ChannelError>
@@ -463,6 +490,40 @@ impl Drop for ResponseBody {
     fn drop(&mut self) {
         if let Some(metrics) = &self.metrics {
             metrics.ended(self.status, self.grpc, self.error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twins_of_headless_services() {
+        let addr = |text: &str| {
+            let (name, port) = text.split_once(':').expect("a port");
+            Addr::Name(name.to_owned(), port.parse().expect("a number"))
+        };
+        for (name, of, want) in [
+            (
+                "destination",
+                "linkerd-dst-headless.linkerd.svc.cluster.local.:8086",
+                Some("linkerd-dst.linkerd.svc.cluster.local.:8086"),
+            ),
+            (
+                "identity, in a mesh namespace of its own",
+                "linkerd-identity-headless.mesh.svc.cluster.local.:8080",
+                Some("linkerd-identity.mesh.svc.cluster.local.:8080"),
+            ),
+            (
+                "policy",
+                "linkerd-policy.linkerd.svc.cluster.local.:8090",
+                Some("linkerd-dst.linkerd.svc.cluster.local.:8090"),
+            ),
+            ("its own twin", "linkerd-dst.linkerd.svc:8086", None),
+            ("no service", "localhost:8086", None),
+        ] {
+            assert_eq!(stable_twin(&addr(of)), want.map(addr), "{name}");
         }
     }
 }

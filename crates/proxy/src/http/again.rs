@@ -194,14 +194,25 @@ impl<'a> Tries<'a> {
             && self.routed.budget.as_ref().is_none_or(|b| b.withdraw(now))
     }
 
+    /// Whether another connection is tried after one that could not be made. In time, the endpoint
+    /// rests before it is tried again, and that is bound enough. Later, only what is ready besides
+    /// it: discovery may have told of it just now, after a silence that took all the time there was.
+    fn dials_again(&self, endpoint: &Rc<Endpoint>, now: Instant) -> bool {
+        let Backend::Balance(balancer) = &self.routed.backend else {
+            return false;
+        };
+        if self.in_time(now) {
+            self.made.set(self.made.get().saturating_sub(1));
+            return true;
+        }
+        self.made.get() < MAX_TRIES && balancer.pick_other(endpoint, now).is_some()
+    }
+
     /// Decides what comes after a failed try at an endpoint.
     pub(super) fn after(&self, failed: Failed, endpoint: &Rc<Endpoint>) -> Step {
         let now = Instant::now();
-        let balanced = self.routed.backend.is_balanced();
         match failed {
-            // The endpoint rests before it is tried again, so time is the only bound needed.
-            Failed::Unsent(_, Why::Connect) if balanced && self.in_time(now) => {
-                self.made.set(self.made.get().saturating_sub(1));
+            Failed::Unsent(_, Why::Connect) if self.dials_again(endpoint, now) => {
                 self.again(Why::Connect, endpoint)
             }
             Failed::Unsent(error, Why::Connect) => Step::End(Failed::Answer(error)),
@@ -239,8 +250,8 @@ impl<'a> Tries<'a> {
     fn again(&self, why: Why, endpoint: &Rc<Endpoint>) -> Step {
         tracing::debug!(endpoint = %endpoint.addr(), why = why.label(), "Request is sent again");
         self.routed.resent(why);
-        if why != Why::Connect {
-            self.fresh.set(true);
+        self.fresh.set(self.fresh.get() || why != Why::Connect);
+        if why != Why::Connect || !self.in_time(Instant::now()) {
             *self.avoid.borrow_mut() = Some(endpoint.clone());
         }
         Step::Again

@@ -2,7 +2,6 @@
 //! task, and everything one turn makes goes out in one write.
 
 use std::{
-    pin::Pin,
     task::Poll,
     time::{Duration, Instant},
 };
@@ -53,7 +52,6 @@ pub async fn serve<D: Direction>(direction: &D, client: Conn, config: &Http2Serv
     let mut alive = std::pin::pin!(pings.map(|(pings, limits)| unanswered(pings, limits)));
     let mut streams = FuturesUnordered::new();
     let mut goaway = false;
-    let mut broken = false;
     std::future::poll_fn(|cx| {
         let mut open = true;
         loop {
@@ -71,7 +69,6 @@ pub async fn serve<D: Direction>(direction: &D, client: Conn, config: &Http2Serv
                     Poll::Ready(Some(Err(error))) => {
                         tracing::debug!(%error, "HTTP/2 server connection failed");
                         open = false;
-                        broken = true;
                     }
                     Poll::Ready(None) => open = false,
                     Poll::Pending => break,
@@ -88,9 +85,7 @@ pub async fn serve<D: Direction>(direction: &D, client: Conn, config: &Http2Serv
                 break;
             }
         }
-        if gather.poll_send(cx).map_err(drop) == Poll::Ready(Err(())) {
-            return Poll::Ready(());
-        }
+        let _ = gather.poll_send(cx);
         if let Some(alive) = alive.as_mut().as_pin_mut()
             && alive.poll(cx).is_ready()
         {
@@ -100,18 +95,10 @@ pub async fn serve<D: Direction>(direction: &D, client: Conn, config: &Http2Serv
         if open { Poll::Pending } else { Poll::Ready(()) }
     })
     .await;
-    if broken {
-        linger(&gather).await;
-        return;
-    }
-    let _ = std::future::poll_fn(|cx| {
-        use tokio::io::AsyncWrite;
-        Pin::new(&mut gather.clone()).poll_shutdown(cx)
-    })
-    .await;
+    linger(&gather).await;
 }
 
-/// How long a broken connection may take to end.
+/// How long a connection may take to end.
 const LINGER: Duration = Duration::from_secs(2);
 /// Bytes thrown away so that our last words are not lost to a reset.
 const DISCARD: usize = 256 * 1024;

@@ -282,12 +282,14 @@ async fn proxies_with_old_anchors_are_listed() {
             "spec": {"containers": [{"name": "linkerd-proxy",
                 "env": [{"name": "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS", "value": anchors}]}]}})
     };
-    let roots = json!({"kind": "ConfigMap", "apiVersion": "v1", "data": {"ca-bundle.crt": "new\n"},
+    let (old, new) = (root(-1, 365), root(-1, 365));
+    let (old, new) = (old.certificate.to_pem(), new.certificate.to_pem());
+    let roots = json!({"kind": "ConfigMap", "apiVersion": "v1", "data": {"ca-bundle.crt": format!("{new}\n")},
         "metadata": {"name": TRUST_ROOTS, "namespace": "linkerd"}});
     let description = "data plane proxies certificate match CA";
-    let mut facts = Fake::of(vec![roots.clone(), pod("a", "new"), pod("linkerd", "old")]).facts();
+    let mut facts = Fake::of(vec![roots.clone(), pod("a", &new), pod("linkerd", &old)]).facts();
     assert_says(&data_plane(), description, &mut facts, "").await;
-    let mut facts = Fake::of(vec![roots, pod("a", "old")]).facts();
+    let mut facts = Fake::of(vec![roots, pod("a", &old)]).facts();
     let error = "Some pods do not have the current trust bundle and must be restarted:\n\t* a/web";
     assert_says(&data_plane(), description, &mut facts, error).await;
     facts.settings.data_plane_namespace = Some("a".to_owned());
