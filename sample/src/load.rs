@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -13,12 +15,14 @@ use http_body_util::{BodyExt as _, Empty, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use linkerd_runtime::drain;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tower::Service;
 
 use crate::http as server;
 
@@ -98,9 +102,44 @@ async fn load(args: &Args, tally: Tally, mut drain: drain::Watch) {
 
 // === the client ===
 
-/// Keeps connections, as most clients do.
+/// Keeps connections and what a name resolved to, as most clients do.
 #[derive(Clone, Debug)]
-pub(crate) struct Client(legacy::Client<HttpConnector, Empty<Bytes>>);
+pub(crate) struct Client(legacy::Client<HttpConnector<Remembering>, Empty<Bytes>>);
+
+/// Asks for the addresses of a name until it has them, and then no more: a service keeps its own.
+#[derive(Clone, Debug)]
+struct Remembering {
+    resolver: GaiResolver,
+    known: Arc<Mutex<BTreeMap<String, Vec<SocketAddr>>>>,
+}
+
+impl Service<Name> for Remembering {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = std::io::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        let Self {
+            mut resolver,
+            known,
+        } = self.clone();
+        Box::pin(async move {
+            let remembered = known.lock().get(name.as_str()).cloned();
+            if let Some(addresses) = remembered {
+                return Ok(addresses.into_iter());
+            }
+            let addresses: Vec<_> = resolver.call(name.clone()).await?.collect();
+            known
+                .lock()
+                .insert(name.as_str().to_owned(), addresses.clone());
+            Ok(addresses.into_iter())
+        })
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -112,7 +151,10 @@ pub(crate) struct Answer {
 
 impl Client {
     pub(crate) fn new() -> Self {
-        let mut connector = HttpConnector::new();
+        let mut connector = HttpConnector::new_with_resolver(Remembering {
+            resolver: GaiResolver::new(),
+            known: Arc::default(),
+        });
         connector.set_nodelay(true);
         Self(
             legacy::Client::builder(TokioExecutor::new())
