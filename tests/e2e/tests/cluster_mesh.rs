@@ -1,23 +1,37 @@
 //! The thinnest path through the whole mesh: installed as the quick start says, one request from
-//! one injected pod to another, over mTLS, counted on both sides.
+//! one injected pod to another, followed through every step: redirected, looked up, encrypted,
+//! decrypted, answered, counted and logged on both sides.
+
+#[path = "cluster_mesh/capture.rs"]
+mod capture;
 
 use std::time::Duration;
 
+use capture::{Capture, Segment};
+
 use linkerd_e2e::{Kubectl, Mesh, Namespace, house_image};
 use linkerd_testkit::{wait_for, wait_for_some};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Whoever reads this on the wire has read a request.
+const PATH: &str = "a-path-nobody-else-asks-for";
+const GREETING: &str = "an answer nobody else gives";
+
+fn pod(namespace: &Namespace, app: &str, field: &str) -> String {
+    let selector = format!("-l=app={app}");
+    let path = format!("-o=jsonpath={{.items[0].{field}}}");
+    let value = namespace.run(&["get", "pods", &selector, &path]);
+    value.trim().to_owned()
+}
+
 /// Series of a pod's proxy that carry every one of `labels`.
 fn series(namespace: &Namespace, app: &str, family: &str, labels: &[String]) -> Option<f64> {
-    let pod = format!("-l=app={app}");
-    let path = "-o=jsonpath={.items[0].metadata.name}";
-    let name = namespace.run(&["get", "pods", &pod, path]);
     let admin = format!(
         "/api/v1/namespaces/{}/pods/{}:4191/proxy/metrics",
         namespace.name(),
-        name.trim()
+        pod(namespace, app, "metadata.name")
     );
     let scrape = namespace.run(&["get", "--raw", &admin]);
     let matching = scrape
@@ -40,10 +54,7 @@ fn a_request_is_meshed_encrypted_counted_and_authorized() {
     kubectl.run(&["annotate", "namespace", &name, "linkerd.io/inject=enabled"]);
 
     for (app, args) in [
-        (
-            "server",
-            json!(["serve", "0.0.0.0:8080", "/", "hello from the server"]),
-        ),
+        ("server", json!(["serve", "0.0.0.0:8080", "/", GREETING])),
         ("client", json!(["wait"])),
     ] {
         let labels = json!({"app": app});
@@ -54,12 +65,20 @@ fn a_request_is_meshed_encrypted_counted_and_authorized() {
             "args": args,
             "ports": [{"containerPort": 8080}],
         });
+        let capture = json!({
+            "name": "capture",
+            "image": image,
+            "imagePullPolicy": "IfNotPresent",
+            "args": ["capture"],
+            "securityContext": {"runAsUser": 0, "capabilities": {"add": ["NET_RAW"]}},
+        });
+        let annotations = json!({"config.linkerd.io/access-log": "json"});
         let spec = json!({
             "replicas": 1,
             "selector": {"matchLabels": labels},
             "template": {
-                "metadata": {"labels": labels},
-                "spec": {"containers": [container], "terminationGracePeriodSeconds": 1},
+                "metadata": {"labels": labels, "annotations": annotations},
+                "spec": {"containers": [container, capture], "terminationGracePeriodSeconds": 1},
             },
         });
         let metadata = json!({"name": app, "namespace": name});
@@ -76,7 +95,7 @@ fn a_request_is_meshed_encrypted_counted_and_authorized() {
     namespace.wait_deployment("server", PATIENCE);
     namespace.wait_deployment("client", PATIENCE);
 
-    let url = format!("http://{}:80/", namespace.host("server"));
+    let url = format!("http://{}:80/{PATH}", namespace.host("server"));
     let get = [
         "exec",
         "deploy/client",
@@ -91,7 +110,8 @@ fn a_request_is_meshed_encrypted_counted_and_authorized() {
         let (answered, output) = namespace.try_run(&get);
         answered.then_some(output)
     });
-    assert!(answer.contains("hello from the server"), "{answer}");
+    assert!(answer.contains(GREETING), "{answer}");
+    follow(&namespace);
 
     let identity = format!("default.{name}.serviceaccount.identity.linkerd.cluster.local");
     let inbound = [
@@ -137,4 +157,103 @@ fn a_request_is_meshed_encrypted_counted_and_authorized() {
     });
     object("AuthorizationPolicy", "v1alpha1", "server", spec);
     wait_for(PATIENCE, "the policy to open the port", reached);
+}
+
+/// The way of the request through both pods, by what was seen on their networks, by what their
+/// proxies counted and by what they logged.
+fn follow(namespace: &Namespace) {
+    let address = |app: &str| pod(namespace, app, "status.podIP");
+    let (client, server) = (address("client"), address("server"));
+    let service = namespace.run(&["get", "svc/server", "-o=jsonpath={.spec.clusterIP}"]);
+    let service = service.trim();
+    let capture = |app: &str| Capture::of(namespace, app, |c| c.says(GREETING));
+
+    // The application speaks to the service's address; the kernel leads that to its own proxy.
+    let seen = capture("client");
+    let redirected = seen.stream(|s| s.to.ends_with(":4140"));
+    assert!(redirected.begins(), "no SYN came to 4140");
+    let asked = format!("GET /{PATH} HTTP/1.1\r\n");
+    assert!(redirected.text().starts_with(&asked), "{redirected:?}");
+    let to_service = |segment: &Segment| segment.to == format!("{service}:80");
+    assert!(seen.stream(to_service).is_empty(), "it went past the proxy");
+    let target = format!(r#"target_addr="{service}:80""#);
+    let labels = [r#"direction="outbound""#, r#"peer="src""#, &target].map(str::to_owned);
+    let opened = series(namespace, "client", "tcp_open_total", &labels);
+    assert!(opened >= Some(1.0), "the original destination: {opened:?}");
+
+    // Discovery told of one endpoint, policy of a route.
+    let parent = format!(r#"parent_namespace="{}""#, namespace.name());
+    let labels = [parent, r#"parent_name="server""#.to_owned()];
+    for family in [
+        "outbound_http_balancer_endpoints",
+        "outbound_http_route_request_statuses_total",
+    ] {
+        let value = series(namespace, "client", family, &labels);
+        assert!(value >= Some(1.0), "{family}: {value:?}");
+    }
+
+    // Between the pods there is nothing but TLS 1.3, seen from either side.
+    for app in ["client", "server"] {
+        let seen = capture(app);
+        let port = |s: &str| s == format!("{server}:4143");
+        let there = seen.stream(|s| s.from.starts_with(&client) && port(&s.to));
+        let back = seen.stream(|s| port(&s.from) && s.to.starts_with(&client));
+        assert!(there.begins(), "{app}: no SYN to the endpoint");
+        there.assert_tls(app);
+        back.assert_tls(app);
+        assert_eq!(back.tls_version(), Some(0x0304), "{app}: TLS 1.3");
+        for plain in [PATH, GREETING] {
+            // The kernel writes the service's address on what the proxy answers the application;
+            // nothing went there, as seen above.
+            let wire = seen.stream(|s| s.is_between_hosts() && s.from != format!("{service}:80"));
+            assert!(
+                !wire.text().contains(plain),
+                "{app}: {plain:?} in the clear"
+            );
+        }
+    }
+
+    // The server's proxy gives the application what was asked, and takes its answer.
+    let seen = capture("server");
+    let forwarded = seen.stream(|s| !s.is_between_hosts() && s.to.ends_with(":8080"));
+    assert!(forwarded.text().contains(&asked), "{forwarded:?}");
+    let answered = seen.stream(|s| !s.is_between_hosts() && s.from.ends_with(":8080"));
+    assert!(answered.text().contains(GREETING), "{answered:?}");
+    let identity = format!(
+        "default.{}.serviceaccount.identity.linkerd.cluster.local",
+        namespace.name()
+    );
+    let target = format!(r#"target_addr="{server}:8080""#);
+    let client_id = format!(r#"client_id="{identity}""#);
+    let labels = [
+        r#"direction="inbound""#,
+        r#"peer="src""#,
+        r#"tls="true""#,
+        &target,
+        &client_id,
+    ];
+    let opened = series(
+        namespace,
+        "server",
+        "tcp_open_total",
+        &labels.map(str::to_owned),
+    );
+    assert!(opened >= Some(1.0), "the original destination: {opened:?}");
+
+    // Its log tells the same story.
+    let line = wait_for_some(PATIENCE, "the access log", || {
+        let log = namespace.run(&["logs", "deploy/server", "-c", "linkerd-proxy"]);
+        let line = log.lines().find(|line| line.contains(PATH))?;
+        serde_json::from_str::<Value>(line).ok()
+    });
+    let told = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
+    assert_eq!(told("method"), "GET", "{line}");
+    assert!(told("uri").ends_with(PATH), "{line}");
+    assert_eq!(
+        line["status"].to_string().trim_matches('"'),
+        "200",
+        "{line}"
+    );
+    assert_eq!(told("client.id"), identity, "{line}");
+    assert!(told("client.addr").starts_with(&client), "{line}");
 }

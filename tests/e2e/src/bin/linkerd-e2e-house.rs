@@ -1,6 +1,7 @@
 //! The one program of the house tests' image. Its first argument says what it is in a pod:
 //! `serve` (a web server that is ready once a file is there), `webhook` (an admission webhook
-//! and an aggregated API over TLS), `get URL` (a client), `write` and `cat` (files), `wait`.
+//! and an aggregated API over TLS), `get URL` (a client), `capture` (what TCP of the pod's network
+//! looks like), `write` and `cat` (files), `wait`.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -26,9 +27,10 @@ fn main() -> ExitCode {
         ["get", url] => get(url),
         ["write", path, text] => std::fs::write(path, text),
         ["cat", path] => std::fs::read_to_string(path).map(|text| say(&text)),
+        ["capture"] => capture(),
         ["wait"] => wait(),
         _ => Err(io::Error::other(
-            "serve | webhook | get | write | cat | wait",
+            "serve | webhook | get | capture | write | cat | wait",
         )),
     };
     match done {
@@ -50,6 +52,57 @@ fn wait() -> io::Result<()> {
     loop {
         std::thread::park();
     }
+}
+
+/// Every protocol, in the byte order of the network.
+const ETH_P_ALL: i32 = 0x0003_u16.to_be() as i32;
+/// A capture that nobody ends does not fill the disk.
+const PACKETS: usize = 20_000;
+
+/// Prints every TCP packet over IPv4 that enters or leaves any interface of this network namespace:
+/// `SOURCE DESTINATION FLAGS SEQUENCE PAYLOAD`, the last three in hexadecimal.
+fn capture() -> io::Result<()> {
+    let protocol = socket2::Protocol::from(ETH_P_ALL);
+    let mut socket = socket2::Socket::new(
+        socket2::Domain::PACKET,
+        socket2::Type::DGRAM,
+        Some(protocol),
+    )?;
+    say("capturing");
+    let mut packet = vec![0; 65_536];
+    for _ in 0..PACKETS {
+        let length = socket.read(&mut packet)?;
+        if let Some(line) = tcp(&packet[..length]) {
+            say(&line);
+        }
+    }
+    wait()
+}
+
+fn tcp(packet: &[u8]) -> Option<String> {
+    let version = packet.first()? >> 4;
+    if version != 4 || *packet.get(9)? != 6 {
+        return None;
+    }
+    let total = usize::from(u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?]));
+    let (ip, segment) = packet
+        .get(..total)?
+        .split_at_checked(usize::from(packet[0] & 15) * 4)?;
+    let address = |ip: &[u8], port: &[u8]| {
+        let port = u16::from_be_bytes([port[0], port[1]]);
+        format!("{}.{}.{}.{}:{port}", ip[0], ip[1], ip[2], ip[3])
+    };
+    let header = segment.get(..20)?;
+    let payload = segment.get(usize::from(header[12] >> 4) * 4..)?;
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+    Some(format!(
+        "{} {} {} {} {}",
+        address(&ip[12..16], &header[..2]),
+        address(&ip[16..20], &header[2..4]),
+        hex(&header[13..14]),
+        hex(&header[4..8]),
+        hex(payload)
+    ))
 }
 
 #[derive(Debug)]
