@@ -149,6 +149,14 @@ impl HttpError {
         Self::new(Class::PermissionDenied, "unexpected", message)
     }
 
+    /// What the answer's head says: the HTTP status, and the gRPC one for a gRPC request.
+    pub fn statuses(&self, grpc: bool) -> (u16, Option<u16>) {
+        match grpc {
+            true => (StatusCode::OK.as_u16(), Some(self.class.grpc())),
+            false => (self.class.status().as_u16(), None),
+        }
+    }
+
     /// The `error` label of a request that reached no endpoint.
     pub fn refusal(&self) -> Option<&'static str> {
         match self.label {

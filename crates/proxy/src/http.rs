@@ -14,7 +14,7 @@ mod penalty;
 mod stream;
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
@@ -22,8 +22,9 @@ use std::{
 
 pub use self::edits::{Edits, Lines};
 use self::{
-    again::{Resend, Why},
+    again::{Resend, Step, Why},
     deadline::Deadlines,
+    server1::Failed,
 };
 use crate::{
     balance::{Balancer, NotReady},
@@ -140,6 +141,17 @@ pub struct Routed {
     pub ended: Cell<Option<(Outcome, Instant)>>,
     /// Whether the retry policy has asked for another try.
     pub retried: Cell<bool>,
+    /// What has been counted so far.
+    pub tally: Tally,
+}
+
+/// What has been counted of a request so far.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// How the try on its way failed.
+    concluded: Cell<Option<Outcome>>,
+    /// A try that was counted as a request and will be answered by another one.
+    owed: RefCell<Option<Rc<Endpoint>>>,
 }
 
 /// A backend on this worker.
@@ -220,9 +232,12 @@ impl Routed {
         }
     }
 
-    /// Counts a request that goes out.
+    /// Counts a request that goes out, unless it is the same one once more.
     fn begin(&self, flight: &InFlight) {
         self.observed.dispatched(&flight.endpoint);
+        if self.tally.owed.take().is_some() {
+            return;
+        }
         self.meter(flight).request();
         if let Some(route) = &self.route {
             route.request();
@@ -252,8 +267,14 @@ impl Routed {
         }
     }
 
-    /// Counts the answer of one try, also for circuit breaking.
+    /// The answer of one try has ended.
     fn finish(&self, flight: &InFlight, outcome: Outcome) {
+        self.count(flight, outcome);
+        self.observed.ended(outcome);
+    }
+
+    /// Counts the answer of one try, also for circuit breaking.
+    fn count(&self, flight: &InFlight, outcome: Outcome) {
         self.meter(flight).response(outcome);
         if let Some(route) = &self.route {
             let now = Instant::now();
@@ -266,15 +287,58 @@ impl Routed {
             inbound.response(outcome, since(self.routed), since(flight.started));
         }
         flight.judged(outcome);
-        self.observed.ended(outcome);
+    }
+
+    /// A try has failed; how it counts depends on what comes next.
+    fn conclude(&self, outcome: Outcome) {
+        self.tally.concluded.set(Some(outcome));
+    }
+
+    /// Counts a failed try, now that it is known what comes next. One that is made again of our own
+    /// accord is not an answer, the next one is; an answer of ours counts as what the client sees.
+    fn settle(&self, flight: &InFlight, step: &Step, grpc: bool) {
+        let concluded = self.tally.concluded.take();
+        match step {
+            Step::Again => {
+                if let Some(outcome) = concluded {
+                    flight.judged(outcome);
+                }
+                *self.tally.owed.borrow_mut() = Some(flight.endpoint.clone());
+            }
+            Step::End(Failed::Answer(error)) => {
+                let expired = concluded.filter(Outcome::is_timeout);
+                let outcome = expired.unwrap_or_else(|| self.own(error, grpc));
+                if outcome.status != 0 {
+                    let elapsed = flight.started.elapsed();
+                    self.meter(flight).latency(outcome.status, elapsed);
+                }
+                self.count(flight, outcome);
+            }
+            Step::BackOff(_) | Step::End(_) => {
+                let outcome = concluded.unwrap_or_else(|| Outcome::broken(0, "UNKNOWN"));
+                self.finish(flight, outcome);
+            }
+        }
+    }
+
+    /// How an answer of our own counts.
+    fn own(&self, error: &HttpError, grpc: bool) -> Outcome {
+        let (status, grpc) = error.statuses(grpc);
+        self.classify(status, grpc)
     }
 
     /// Counts the request as a whole, after its last try; `error` is our own answer.
-    fn done(&self, error: Option<&HttpError>) {
+    fn done(&self, error: Option<&HttpError>, grpc: bool) {
+        let refusal = error.and_then(HttpError::refusal);
+        if let Some(endpoint) = self.tally.owed.take()
+            && let Some(error) = error
+        {
+            self.unanswered(&endpoint, self.own(error, grpc), refusal);
+        }
         let Some(route) = &self.route else {
             return;
         };
-        let (outcome, at) = match (error.and_then(HttpError::refusal), self.ended.get()) {
+        let (outcome, at) = match (refusal, self.ended.get()) {
             (None, Some(ended)) => ended,
             (refusal, _) => {
                 let outcome = Outcome::broken(0, refusal.unwrap_or("UNKNOWN"));
@@ -288,6 +352,21 @@ impl Routed {
             && !retry.wants(outcome.status, outcome.grpc)
         {
             route.retries().successes.inc();
+        }
+    }
+
+    /// Counts our own answer where the request was counted: no endpoint came after that one.
+    fn unanswered(&self, endpoint: &Endpoint, outcome: Outcome, refusal: Option<&'static str>) {
+        let elapsed = self.routed.elapsed();
+        let metrics = self.metrics.as_deref().unwrap_or_else(|| endpoint.http());
+        metrics.latency(outcome.status, elapsed);
+        metrics.response(outcome);
+        if let Some(route) = &self.route {
+            let outcome = refusal.map_or(outcome, |error| Outcome::broken(0, error));
+            route.backend_response(outcome, elapsed);
+        }
+        if let Some(inbound) = &self.inbound {
+            inbound.response(outcome, elapsed, elapsed);
         }
     }
 

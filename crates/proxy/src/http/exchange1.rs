@@ -221,7 +221,7 @@ pub(super) async fn from_http1(
         Err(failed) => {
             let whole = total.is_some() || client.is_kept();
             let (failed, outcome) = conclude(failed, &progress, whole, status, "IO");
-            routed.finish(flight, outcome);
+            routed.conclude(outcome);
             Err(failed)
         }
     }
@@ -525,7 +525,7 @@ pub(super) async fn from_http2(
         }
         Err(failed) => {
             let (failed, outcome) = conclude(failed, &progress, false, status, "IO");
-            routed.finish(flight, outcome);
+            routed.conclude(outcome);
             Err(failed)
         }
     }

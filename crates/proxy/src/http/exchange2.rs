@@ -254,7 +254,7 @@ pub(super) async fn from_http1(
         Err(failed) => {
             let whole = bodiless || client.is_kept();
             let (failed, outcome) = conclude(failed, &progress, whole, status, "RESET");
-            routed.finish(flight, outcome);
+            routed.conclude(outcome);
             Err(failed)
         }
     }
@@ -440,7 +440,7 @@ pub(super) async fn from_http2(
         Err(failed) => {
             let replayable = incoming.is_replayable();
             let (failed, outcome) = conclude(failed, &progress, replayable, status, "RESET");
-            routed.finish(flight, outcome);
+            routed.conclude(outcome);
             Err(failed)
         }
     }

@@ -203,7 +203,7 @@ async fn exchange<D: Direction>(
         routed.observe(&observed);
         let result = dispatch(client, head, facts, &routed).await;
         client.forget();
-        routed.done(result.as_ref().err().and_then(Failed::error));
+        routed.done(result.as_ref().err().and_then(Failed::error), false);
         result
     };
     let result = observed.timed(answer).await;
@@ -223,7 +223,9 @@ async fn exchange<D: Direction>(
     let keep_alive = facts.keep_alive && bodiless;
     let head_only = facts.method == Method::Head;
     let informational = direction.informational();
-    observed.answered(error.class.status().as_u16(), &observe::Empty);
+    let (status, _) = error.statuses(false);
+    observed.answered(status, &observe::Empty);
+    observed.ended(Outcome::classify(status, None));
     let close = error.write_http1(
         facts.version,
         keep_alive,
@@ -274,11 +276,11 @@ async fn dispatch(
         let endpoint = tries.endpoint().await.map_err(Failed::Answer)?;
         let now = Instant::now();
         let flight = InFlight::new(endpoint, now);
+        routed.begin(&flight);
         let endpoint = &flight.endpoint;
         let result = if !tunnels && endpoint.upgrades(now) {
             match endpoint.http2().await {
                 Ok(send) => {
-                    routed.begin(&flight);
                     exchange2::from_http1(client, head, facts, routed, &flight, send, &tries).await
                 }
                 Err(error) => Err(Tries::connect_failed(error)),
@@ -291,7 +293,6 @@ async fn dispatch(
             };
             match checkout {
                 Ok(checkout) => {
-                    routed.begin(&flight);
                     exchange1::from_http1(client, head, facts, routed, &flight, checkout, &tries)
                         .await
                 }
@@ -302,7 +303,9 @@ async fn dispatch(
             Ok(next) => return Ok(next),
             Err(failed) => failed,
         };
-        match tries.after(failed, &flight.endpoint) {
+        let step = tries.after(failed, &flight.endpoint);
+        routed.settle(&flight, &step, false);
+        match step {
             Step::Again => {}
             Step::BackOff(n) => {
                 drop(flight);

@@ -24,6 +24,7 @@ use crate::{
     errors::is_grpc,
     h1::Conn,
     h2io::{Gather, MAX_HEADER_LIST},
+    metrics::http::Outcome,
     observe::Observed,
 };
 
@@ -162,7 +163,7 @@ async fn stream<D: Direction>(
 ) -> bool {
     let grpc = is_grpc(request.headers());
     let observed = direction.observe(&request);
-    let answer = answer(direction, request, &mut respond, &observed);
+    let answer = answer(direction, request, &mut respond, &observed, grpc);
     let error = match observed.timed(answer).await {
         Ok(()) => return false,
         Err(failed) => match failed.into_error() {
@@ -173,6 +174,8 @@ async fn stream<D: Direction>(
     direction.failed(&error);
     let response = error.response(grpc, direction.informational());
     observed.answered(response.status().as_u16(), response.headers());
+    let (status, code) = error.statuses(grpc);
+    observed.ended(Outcome::classify(status, code));
     let _ = respond.send_response(response, true);
     error.class.closes()
 }
@@ -182,6 +185,7 @@ async fn answer<D: Direction>(
     request: http::Request<RecvStream>,
     respond: &mut SendResponse<Bytes>,
     observed: &Observed,
+    grpc: bool,
 ) -> Result<(), Failed> {
     let upgraded = direction.downgrades()
         && request
@@ -192,9 +196,18 @@ async fn answer<D: Direction>(
     routed.observe(observed);
     let (parts, incoming) = request.into_parts();
     let source = Source::new(incoming, routed.replay_limit());
-    let result = dispatch(&parts, source, respond, &routed, upgraded).await;
-    routed.done(result.as_ref().err().and_then(Failed::error));
+    let kind = Kind { upgraded, grpc };
+    let result = dispatch(&parts, source, respond, &routed, kind).await;
+    routed.done(result.as_ref().err().and_then(Failed::error), grpc);
     result
+}
+
+/// What a request is besides HTTP/2.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    /// An HTTP/1 request on its way between proxies.
+    upgraded: bool,
+    grpc: bool,
 }
 
 /// Finds an endpoint and exchanges; goes on to another when that is safe or asked for.
@@ -203,16 +216,17 @@ async fn dispatch(
     mut source: Source,
     respond: &mut SendResponse<Bytes>,
     routed: &Routed,
-    upgraded: bool,
+    kind: Kind,
 ) -> Result<(), Failed> {
     let method = Method::of(parts.method.as_str().as_bytes());
     let tries = Tries::new(routed, method, Instant::now() + routed.failfast);
     loop {
         let endpoint = tries.endpoint().await.map_err(Failed::Answer)?;
         let flight = InFlight::new(endpoint, Instant::now());
+        routed.begin(&flight);
         let endpoint = &flight.endpoint;
         source.rewind();
-        let result = if upgraded {
+        let result = if kind.upgraded {
             let checkout = if tries.fresh() {
                 endpoint.http1_fresh().await
             } else {
@@ -220,7 +234,6 @@ async fn dispatch(
             };
             match checkout {
                 Ok(checkout) => {
-                    routed.begin(&flight);
                     exchange1::from_http2(
                         parts,
                         &mut source,
@@ -237,7 +250,6 @@ async fn dispatch(
         } else {
             match endpoint.http2().await {
                 Ok(send) => {
-                    routed.begin(&flight);
                     exchange2::from_http2(
                         parts.clone(),
                         &mut source,
@@ -256,7 +268,9 @@ async fn dispatch(
             Ok(()) => return Ok(()),
             Err(failed) => failed,
         };
-        match tries.after(failed, &flight.endpoint) {
+        let step = tries.after(failed, &flight.endpoint);
+        routed.settle(&flight, &step, kind.grpc);
+        match step {
             Step::Again => {}
             Step::BackOff(n) => {
                 drop(flight);

@@ -15,7 +15,7 @@ use super::{Client, policy::PortPolicy, rate::Exceeded};
 use crate::{
     endpoint::Endpoint,
     errors::{Class, HttpError},
-    http::{Backend, Direction, Edits, Lines, Routed, filters},
+    http::{Backend, Direction, Edits, Lines, Routed, Tally, filters},
     metrics::{Counter, Family, Labels, http::HttpMetrics, inbound::InboundMetrics},
     observe::{self, Observed, Source},
     policy::{
@@ -255,6 +255,7 @@ impl Direction for InboundHttp {
             retry_budget: None,
             ended: Cell::new(None),
             retried: Cell::new(false),
+            tally: Tally::default(),
             head_timeout: self.head_timeout(),
             observed: Observed::default(),
         })

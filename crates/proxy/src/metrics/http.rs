@@ -34,6 +34,11 @@ impl Outcome {
         }
     }
 
+    /// Whether a limit of the route ended it.
+    pub fn is_timeout(&self) -> bool {
+        self.error.ends_with("_TIMEOUT")
+    }
+
     /// A stream that broke.
     pub fn broken(status: u16, error: &'static str) -> Self {
         Self {

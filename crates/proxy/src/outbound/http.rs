@@ -19,7 +19,7 @@ use super::{
 use crate::{
     control::Target,
     errors::{Class, HttpError},
-    http::{Backend, Direction, Edits, Lines, Routed, filters},
+    http::{Backend, Direction, Edits, Lines, Routed, Tally, filters},
     metrics::{Counter, Family, Labels},
     observe::{self, Observed},
     policy::{
@@ -217,6 +217,7 @@ impl Direction for OutboundHttp {
             retry_budget,
             ended: Cell::new(None),
             retried: Cell::new(false),
+            tally: Tally::default(),
         })
     }
 

@@ -146,6 +146,15 @@ impl Proxy {
     }
 }
 
+/// Waits until a proxy shows that sum.
+#[track_caller]
+pub fn counts(proxy: &Proxy, family: &str, labels: &[&str], want: f64) {
+    let what = format!("{family} {labels:?} to be {want}");
+    wait_for(DEADLINE, &what, || {
+        (proxy.metric(family, labels) - want).abs() < 0.1
+    });
+}
+
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shutdown();
@@ -230,6 +239,25 @@ impl Pair {
 /// An HTTP echo on a free port.
 pub fn http_echo() -> Echo {
     Echo::http(([127, 0, 0, 1], 0))
+}
+
+/// A port that nobody listens on and nobody else can take.
+pub struct Closed(socket2::Socket);
+
+impl Closed {
+    pub fn new() -> Self {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
+            .expect("a socket");
+        let free: SocketAddr = ([127, 0, 0, 1], 0).into();
+        socket.set_reuse_address(true).expect("an option");
+        socket.bind(&free.into()).expect("a free port");
+        Self(socket)
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        let addr = self.0.local_addr().expect("it is bound");
+        addr.as_socket().expect("an address")
+    }
 }
 
 /// A raw HTTP/1 answer.
