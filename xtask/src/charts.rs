@@ -11,6 +11,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::{machine, program, tools, ui, workspace::Workspace};
 
 const MODULE: &str = "sigs.k8s.io/gateway-api@v1.4.0";
+/// Read by the chart, which refuses to render definitions that are not there.
+const MARKER: &str = "charts/linkerd-crds/gateway-api.version";
 const FOLDER: &str = "charts/linkerd-crds/templates/gateway.networking.k8s.io";
 
 /// The definitions we use and the value that overrides `installGatewayAPI` for each.
@@ -23,7 +25,8 @@ const ROUTES: [(&str, &str); 4] = [
 
 /// Writes the templates; the next build of the CLI embeds them.
 pub(crate) fn run() -> Result<ExitCode> {
-    let folder = Workspace::find()?.root.join(FOLDER);
+    let root = Workspace::find()?.root;
+    let folder = root.join(FOLDER);
     let source = module()?.join("config/crd/experimental");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     for (plural, value) in ROUTES {
@@ -34,6 +37,7 @@ pub(crate) fn run() -> Result<ExitCode> {
             .with_context(|| format!("{} looks different than expected", from.display()))?;
         write(&folder.join(format!("{plural}.yaml")), &template)?;
     }
+    write(&root.join(MARKER), &format!("{MODULE}\n"))?;
     ui::note(format_args!(
         "  {FOLDER}: {} definitions of {MODULE}",
         ROUTES.len()

@@ -132,6 +132,60 @@ resources:
 {{- end -}}
 {{- end -}}
 
+{{- /* One container does the work of several: what is given for each of them is added up. Takes a
+       list of resources as values write them. */ -}}
+{{- define "linkerd.summedResources" -}}
+{{- $all := . -}}
+{{- $sums := dict -}}
+{{- range $kind := list "cpu" "memory" "ephemeral-storage" -}}
+{{- $sum := dict -}}
+{{- range $side := list "limit" "request" -}}
+{{- $given := list -}}
+{{- range $resources := $all -}}
+{{- with $resources -}}{{- with index . $kind -}}{{- with index . $side -}}
+{{- $given = append $given (toString .) -}}
+{{- end -}}{{- end -}}{{- end -}}
+{{- end -}}
+{{- if $given -}}{{- $sum = merge (dict $side (include "linkerd.quantitySum" $given)) $sum -}}{{- end -}}
+{{- end -}}
+{{- $sums = merge (dict $kind $sum) $sums -}}
+{{- end -}}
+{{- include "linkerd.resources" $sums -}}
+{{- end -}}
+
+{{- /* The sum of quantities such as 100m and 1, or 50Mi and 1Gi; a single one stays as it is written. */ -}}
+{{- define "linkerd.quantitySum" -}}
+{{- if eq (len .) 1 -}}
+{{- index . 0 -}}
+{{- else -}}
+{{- $total := 0 -}}
+{{- range . -}}{{- $total = add $total (int64 (include "linkerd.milli" .)) -}}{{- end -}}
+{{- if eq (mod $total 1048576000) 0 -}}{{- printf "%dMi" (div $total 1048576000) -}}
+{{- else if eq (mod $total 1000) 0 -}}{{- div $total 1000 -}}
+{{- else -}}{{- printf "%dm" $total -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* A quantity in thousandths. */ -}}
+{{- define "linkerd.milli" -}}
+{{- $unit := trimAll "0123456789." . -}}
+{{- $units := dict "" 1000 "m" 1 "k" 1000000 "M" 1000000000 "G" 1000000000000 "Ki" 1024000 "Mi" 1048576000 "Gi" 1073741824000 -}}
+{{- if not (hasKey $units $unit) -}}
+{{- fail (printf "%q is not a quantity that can be added up: write it with m, k, M, G, Ki, Mi, Gi or no unit" .) -}}
+{{- end -}}
+{{- mulf (trimSuffix $unit .) (index $units $unit) | int64 -}}
+{{- end -}}
+
+{{- /* Where the control plane and its sidecars send traces; nothing when they send none. */ -}}
+{{- define "linkerd.traceCollector" -}}
+{{- if .Values.controller.tracing.enabled -}}
+{{ .Values.controller.tracing.collector.endpoint | default .Values.proxy.tracing.collector.endpoint }}
+{{- else if .Values.proxy.tracing.enabled -}}
+{{ .Values.proxy.tracing.collector.endpoint }}
+{{- end -}}
+{{- end -}}
+
 {{- define "linkerd.serviceAccountTokenVolume" -}}
 - name: kube-api-access
   projected:

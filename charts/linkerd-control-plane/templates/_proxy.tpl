@@ -10,6 +10,7 @@
 {{- $ns := .root.Release.Namespace -}}
 {{- $td := include "linkerd.trustDomain" .root -}}
 {{- $any := ternary "0.0.0.0" "[::]" $v.disableIPv6 -}}
+{{- $traced := or $p.tracing.enabled $v.controller.tracing.enabled -}}
 {{- if not (has $p.logHTTPHeaders (list "off" "insecure" "")) -}}
 {{- fail "proxy.logHTTPHeaders must be one of: off, insecure" -}}
 {{- end -}}
@@ -39,7 +40,8 @@ env:
       fieldPath: spec.nodeName
 - name: _pod_containerName
   value: linkerd-proxy
-{{- $min := $p.cores | default $p.runtime.workers.minimum }}
+{{- $own := .resources | default dict }}
+{{- $min := $own.cores | default $p.cores | default $p.runtime.workers.minimum }}
 - name: LINKERD2_PROXY_CORES
   value: {{ $min | quote }}
 - name: LINKERD2_PROXY_CORES_MIN
@@ -133,6 +135,31 @@ env:
   value: 30s
 - name: LINKERD2_PROXY_OUTBOUND_METRICS_HOSTNAME_LABELS
   value: {{ $p.metrics.hostnameLabels | quote }}
+{{- if $traced }}
+{{- $c := $p.tracing.collector }}
+{{- $endpoint := include "linkerd.traceCollector" .root }}
+{{- if not (and $endpoint $c.meshIdentity.serviceAccountName $c.meshIdentity.namespace) }}
+{{- fail "proxy.tracing needs collector.endpoint and collector.meshIdentity" }}
+{{- end }}
+{{- $attributes := list }}
+{{- range $key, $value := $p.tracing.labels }}
+{{- $attributes = append $attributes (printf "%s=%s" $key $value) }}
+{{- end }}
+- name: LINKERD2_PROXY_TRACE_ATTRIBUTES_PATH
+  value: /var/run/linkerd/podinfo/labels
+- name: LINKERD2_PROXY_TRACE_ANNOTATIONS_PATH
+  value: /var/run/linkerd/podinfo/annotations
+- name: LINKERD2_PROXY_TRACE_PROTOCOL
+  value: opentelemetry
+- name: LINKERD2_PROXY_TRACE_SERVICE_NAME
+  value: {{ $p.tracing.traceServiceName | quote }}
+- name: LINKERD2_PROXY_TRACE_COLLECTOR_SVC_ADDR
+  value: {{ $endpoint | quote }}
+- name: LINKERD2_PROXY_TRACE_COLLECTOR_SVC_NAME
+  value: {{ $c.meshIdentity.serviceAccountName }}.{{ $c.meshIdentity.namespace }}.serviceaccount.identity.{{ $ns }}.{{ $td }}
+- name: LINKERD2_PROXY_TRACE_EXTRA_ATTRIBUTES
+  value: {{ join "\n" $attributes | quote }}
+{{- end }}
 {{- range $direction := list "inbound" "outbound" }}
 {{- range $scope, $protocols := index $p $direction }}
 {{- range $protocol, $params := $protocols }}
@@ -228,7 +255,13 @@ lifecycle:
       - --timeout=2m
       - --port={{ $p.ports.admin }}
 {{- end }}
-{{- with include "linkerd.resources" (.resources | default $p.resources) }}
+{{- $laid := dict }}
+{{- range $kind := list "cpu" "memory" "ephemeral-storage" }}
+{{- $above := index $own $kind | default dict }}
+{{- $below := index $p.resources $kind | default dict }}
+{{- $laid = merge (dict $kind (dict "limit" ($above.limit | default $below.limit) "request" ($above.request | default $below.request))) $laid }}
+{{- end }}
+{{- with include "linkerd.resources" $laid }}
 {{ . }}
 {{- end }}
 securityContext:
@@ -251,6 +284,10 @@ terminationMessagePolicy: FallbackToLogsOnError
 volumeMounts:
 - mountPath: /var/run/linkerd/identity/end-entity
   name: linkerd-identity-end-entity
+{{- if $traced }}
+- mountPath: /var/run/linkerd/podinfo
+  name: linkerd-podinfo
+{{- end }}
 {{- if $v.identity.serviceAccountTokenProjection }}
 - mountPath: /var/run/secrets/tokens
   name: linkerd-identity-token
@@ -266,6 +303,14 @@ volumeMounts:
 - name: linkerd-identity-end-entity
   emptyDir:
     medium: Memory
+{{- if or .Values.proxy.tracing.enabled .Values.controller.tracing.enabled }}
+- name: linkerd-podinfo
+  downwardAPI:
+    items:
+    - path: labels
+      fieldRef:
+        fieldPath: metadata.labels
+{{- end }}
 {{- if .Values.identity.serviceAccountTokenProjection }}
 - name: linkerd-identity-token
   projected:

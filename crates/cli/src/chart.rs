@@ -92,6 +92,10 @@ impl Chart {
         order: &[&str],
     ) -> Result<Vec<(String, String)>, Error> {
         let chart = self.values("Chart.yaml")?;
+        let version = match release.service {
+            "CLI" => Go::String(UNPUBLISHED.into()),
+            _ => string(&chart, "version"),
+        };
         let base = format!("{}/templates", self.name);
         let data = go_map([
             ("Values", to_go(values)),
@@ -108,7 +112,7 @@ impl Chart {
                 "Chart",
                 go_map([
                     ("Name", string(&chart, "name")),
-                    ("Version", string(&chart, "version")),
+                    ("Version", version),
                     ("AppVersion", string(&chart, "appVersion")),
                 ]),
             ),
@@ -178,7 +182,10 @@ impl Chart {
                 engine.execute_template_to_string(name.as_str().unwrap_or_default(), data)?;
             Ok(Go::String(rendered.into()))
         });
-        FuncMap::from([("include".to_owned(), include)])
+        FuncMap::from([
+            ("include".to_owned(), include),
+            ("tpl".to_owned(), Arc::new(nested) as gotmpl::ValueFunc),
+        ])
     }
 
     /// Files outside `templates/`, by path.
@@ -193,6 +200,20 @@ impl Chart {
         Go::Map(Arc::new(files))
     }
 }
+
+/// `tpl`: a value that is itself a template.
+fn nested(args: &[Go]) -> Result<Go, TemplateError> {
+    let [text, data] = args else {
+        return Err(TemplateError::Exec("tpl takes a text and data".to_owned()));
+    };
+    let template = Template::new("tpl")
+        .funcs(functions::all(&Arc::default()))
+        .parse(text.as_str().unwrap_or_default())?;
+    Ok(Go::String(template.execute_to_string(data)?.into()))
+}
+
+/// The version of a chart that no Helm repository published.
+const UNPUBLISHED: &str = "0.0.0-undefined";
 
 fn string(map: &Value, key: &str) -> Go {
     map.get(key).map_or(Go::Nil, to_go)

@@ -193,11 +193,11 @@ mod tests {
     }
 
     /// The whole way from objects to text.
-    async fn transcript(mode: Mode) -> String {
+    async fn transcript(mode: Mode, newest: Option<&str>) -> String {
         let mut facts = fake::Fake::of(installed()).facts();
         facts.now = SystemTime::now();
         facts.settings.cli_version = VERSION.to_owned();
-        facts.settings.expected_version = Some("edge-25.12.2".to_owned());
+        facts.settings.expected_version = newest.map(str::to_owned);
         facts.settings.data_plane_namespace = Some("emojivoto".to_owned());
         facts.definitions = existence::definitions("linkerd").expect("the chart renders");
         let plan = Plan {
@@ -232,10 +232,34 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                transcript(mode).await,
+                transcript(mode, Some("edge-25.12.2")).await,
                 expected.replace("25.10.7", number),
                 "{mode:?}"
             );
+        }
+    }
+
+    /// Without a version server the rows are the same, and all of them pass.
+    #[tokio::test]
+    async fn every_row_is_there_without_a_version_server() {
+        for (mode, expected) in [
+            (
+                Mode::ControlPlane,
+                include_str!("../tests/golden/check/check.txt"),
+            ),
+            (
+                Mode::DataPlane,
+                include_str!("../tests/golden/check/proxy.txt"),
+            ),
+        ] {
+            let detail = |line: &&str| !line.starts_with([' ', '\t']);
+            let rows: Vec<String> = expected
+                .lines()
+                .filter(detail)
+                .map(|row| row.replace('‼', "√"))
+                .collect();
+            let shown = transcript(mode, None).await;
+            assert_eq!(shown.lines().collect::<Vec<_>>(), rows, "{mode:?}");
         }
     }
 }

@@ -12,7 +12,6 @@ pub struct Printer {
     out: Box<dyn Write + Send>,
     err: Box<dyn Write + Send>,
     out_color: bool,
-    err_color: bool,
     out_terminal: bool,
 }
 
@@ -20,7 +19,6 @@ impl std::fmt::Debug for Printer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Printer")
             .field("out_color", &self.out_color)
-            .field("err_color", &self.err_color)
             .finish_non_exhaustive()
     }
 }
@@ -65,7 +63,6 @@ impl Printer {
             out: Box::new(io::BufWriter::new(io::stdout())),
             err: Box::new(io::stderr()),
             out_color: wanted && io::stdout().is_terminal(),
-            err_color: wanted && io::stderr().is_terminal(),
             out_terminal: io::stdout().is_terminal(),
         }
     }
@@ -76,7 +73,6 @@ impl Printer {
             out: Box::new(out),
             err: Box::new(err),
             out_color: false,
-            err_color: false,
             out_terminal: false,
         }
     }
@@ -106,14 +102,9 @@ impl Printer {
         let _ = writeln!(self.err, "{line}");
     }
 
-    /// The mark as stdout shows it.
+    /// The mark with or without colour. Stdout decides for both outputs, once for the process.
     pub fn mark(&self, mark: Mark) -> String {
         mark.painted(self.out_color)
-    }
-
-    /// The mark as stderr shows it.
-    pub fn err_mark(&self, mark: Mark) -> String {
-        mark.painted(self.err_color)
     }
 
     /// Whether stdout is a terminal in which a spinner may turn.

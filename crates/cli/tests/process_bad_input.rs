@@ -158,7 +158,7 @@ fn a_cluster_that_does_not_answer() {
         ),
         (
             &["diagnostics", "policy", "svc/web", "80"],
-            &["Error creating policy client"],
+            &["Error creating destination client"],
         ),
         (&["inject", "-"], &["Connection refused", "linkerd check"]),
     ] {

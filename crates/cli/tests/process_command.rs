@@ -94,6 +94,10 @@ fn mistakes() {
         &[
             &["instal"],
             &["metrics"],
+            &["stat", "deploy"],
+            &["logs"],
+            &["install-cni"],
+            &["install-cni", "--help"],
             &["nothing-like-it"],
             &["install", "--bogus"],
             &["install", "-o", "xml"],
@@ -102,6 +106,18 @@ fn mistakes() {
             &["install"],
             &["install", "--ignore-cluster", "--set", "proxy.logLevel="],
             &["install", "--ignore-cluster", "--set", "novalue"],
+            &[
+                "install",
+                "--ignore-cluster",
+                "--identity-issuance-lifetime",
+                "24x",
+            ],
+            &[
+                "install",
+                "--ignore-cluster",
+                "--set",
+                "identity.issuer.clockSkewAllowance=20",
+            ],
             &[
                 "install",
                 "--ignore-cluster",
@@ -129,6 +145,7 @@ fn mistakes() {
             &["inject", "broken.yaml", "--ignore-cluster"],
             &["inject", "refused.yaml", "--ignore-cluster"],
             &["completion", "tcsh"],
+            &["check"],
             &["profile", "--ignore-cluster", "web"],
             &["profile", "--ignore-cluster", "--template", "Web"],
         ],
@@ -222,6 +239,32 @@ fn uninject_undoes_inject() {
     }
 }
 
+/// A Service alone is something that can be annotated; without ports to write there is nothing to warn of.
+#[test]
+fn a_lone_service_is_skipped_without_a_warning() {
+    let service = "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n";
+    let ran = linkerd(&["inject", "--ignore-cluster", "-"], service);
+    assert_eq!(
+        (ran.code, ran.err.as_str()),
+        (0, "\nservice \"web\" skipped\n\n")
+    );
+    let named = [
+        "inject",
+        "--ignore-cluster",
+        "--opaque-ports",
+        "mysql,6379",
+        "-",
+    ];
+    let ran = linkerd(&named, service);
+    assert_eq!(ran.err, "\nservice \"web\" annotated\n\n");
+    assert!(
+        ran.out
+            .contains("config.linkerd.io/opaque-ports: mysql,6379"),
+        "{}",
+        ran.out
+    );
+}
+
 /// Kinds and names in the order of output; certificates differ at each run.
 #[test]
 fn install_objects() {
@@ -254,7 +297,7 @@ fn install_objects() {
         &list(&["install", "--ignore-cluster", "--crds"]),
     );
     let json = linkerd(&["install", "--ignore-cluster", "-o", "json"], "");
-    assert_eq!(json.out.lines().count(), 42);
+    assert_eq!(json.out.lines().count(), 44);
 }
 
 /// The definitions that `cargo xtask charts` adds stand between ours, in a fixed order.

@@ -66,6 +66,10 @@ fn objects(text: &str) -> BTreeMap<String, Value> {
                 .to_owned();
             object["data"]["values"] = linkerd_cli::yaml::parse(&values).expect("values are YAML");
         }
+        // The CLI's definitions come from no published chart.
+        if let Some(chart) = object.pointer_mut("/metadata/labels/helm.sh~1chart") {
+            *chart = json!("linkerd-crds");
+        }
         if let Some(checksum) =
             object.pointer_mut("/spec/template/metadata/annotations/checksum~1config")
         {
@@ -108,6 +112,26 @@ fn fixed(dir: &Path) -> PathBuf {
     file
 }
 
+/// Settings of the three services that are one container, and of the sidecars beside them.
+const FOLDED: &[&str] = &[
+    "--set",
+    "destinationResources.cpu.request=100m,policyController.resources.cpu.request=1,spValidatorResources.memory.limit=1Gi,destinationResources.memory.limit=250Mi,policyController.resources.memory.limit=100M",
+    "--set",
+    "policyController.livenessProbe.timeoutSeconds=5,spValidator.additionalEnv[0].name=A,spValidator.additionalEnv[0].value=b",
+    "--set",
+    "proxy.resources.cpu.limit=1,identityProxyResources.cpu.request=200m,identityProxyResources.cores=2,identity.kubeAPI.clientQPS=7",
+    "--set",
+    "heartbeat.experimentalEnv[0].name=H,heartbeat.experimentalEnv[0].value=h,proxyInjector.experimentalEnv[0].name=I,proxyInjector.experimentalEnv[0].value=i,runtimeClassName=kata",
+    "--set",
+    "podMonitor.enabled=true,podMonitor.controller.namespaceSelector=any: true",
+];
+const TRACED: &[&str] = &[
+    "--set",
+    "proxy.tracing.enabled=true,proxy.tracing.collector.endpoint=collector.tracing:4317,proxy.tracing.collector.meshIdentity.serviceAccountName=collector,proxy.tracing.collector.meshIdentity.namespace=tracing",
+    "--set",
+    "controller.tracing.enabled=true,podMonitor.enabled=true",
+];
+
 #[test]
 fn the_control_plane_is_helms() {
     let helm = helm();
@@ -115,7 +139,7 @@ fn the_control_plane_is_helms() {
     let fixed = fixed(dir.path());
     let ha = root().join("charts/linkerd-control-plane/values-ha.yaml");
     let ha = ha.to_str().expect("UTF-8");
-    let plain: [(&str, &[&str], &[&str], &str); 9] = [
+    let plain: [(&str, &[&str], &[&str], &str); 11] = [
         ("default", &[], &[], "linkerd"),
         ("high availability", &["--ha"], &["-f", ha], "linkerd"),
         (
@@ -149,6 +173,8 @@ fn the_control_plane_is_helms() {
             &["--set", "podMonitor.enabled=true"],
             "linkerd",
         ),
+        ("folded", FOLDED, FOLDED, "linkerd"),
+        ("traced", TRACED, TRACED, "linkerd"),
         (
             "several",
             &[
@@ -237,4 +263,45 @@ fn the_definitions_are_helms() {
         };
         assert_eq!(routes, expected, "{set}");
     }
+}
+
+/// A clone without the fetched definitions must not install half of what was asked for.
+#[test]
+fn helm_refuses_definitions_that_were_not_fetched() {
+    let helm = helm();
+    let dir = tempfile::tempdir().expect("a directory");
+    let chart = dir.path().join("linkerd-crds");
+    let templates = chart.join("templates");
+    fs::create_dir_all(&templates).expect("ours");
+    let source = root().join("charts/linkerd-crds");
+    for file in ["Chart.yaml", "values.yaml", "templates/gateway-api.yaml"] {
+        fs::copy(source.join(file), chart.join(file)).expect(file);
+    }
+    let rendered = |set: &str| {
+        let output = Command::new(&helm)
+            .args([
+                "template",
+                "linkerd-crds",
+                "--kube-version",
+                "1.34.0",
+                "--set",
+                set,
+            ])
+            .arg(&chart)
+            .output()
+            .expect("helm starts");
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    for set in ["installGatewayAPI=true", "enableTlsRoutes=true"] {
+        let (fine, said) = rendered(set);
+        assert!(!fine, "{set}");
+        assert!(said.contains("run `cargo xtask charts` first"), "{said}");
+    }
+    assert!(rendered("installGatewayAPI=false").0);
+    assert!(rendered("installGatewayAPI=true,enableHttpRoutes=false,enableTlsRoutes=false,enableTcpRoutes=false").0);
+    fs::write(chart.join("gateway-api.version"), "v1\n").expect("ours");
+    assert!(rendered("installGatewayAPI=true").0);
 }

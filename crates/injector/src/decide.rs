@@ -84,6 +84,11 @@ pub fn decide(values: &Values, namespace: &Annotations, pod: &Template) -> Vec<R
 fn annotations(namespace: Option<&str>, pod: Option<&str>) -> Option<Reason> {
     let on = |value: &str| matches!(value, INJECT_ENABLED | INJECT_INGRESS);
     let known = |value: &str| on(value) || value == INJECT_DISABLED;
+    // An empty value says nothing, as if the annotation were not there.
+    let (namespace, pod) = (
+        namespace.filter(|value| !value.is_empty()),
+        pod.filter(|value| !value.is_empty()),
+    );
     if namespace.is_some_and(|value| !known(value)) {
         return Some(Reason::InvalidAtNamespace);
     }
@@ -133,7 +138,10 @@ mod tests {
             ),
             (Some("yes"), Some("enabled"), Some(InvalidAtNamespace)),
             (Some("enabled"), Some("true"), Some(InvalidAtWorkload)),
-            (None, Some(""), Some(InvalidAtWorkload)),
+            (None, Some(""), Some(EnableAnnotationAbsent)),
+            (Some("enabled"), Some(""), None),
+            (Some(""), Some("enabled"), None),
+            (Some(""), Some(""), Some(EnableAnnotationAbsent)),
         ] {
             assert_eq!(
                 annotations(namespace, pod),

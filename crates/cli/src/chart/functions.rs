@@ -64,6 +64,27 @@ pub(super) fn all(refused: &Arc<OnceLock<String>>) -> FuncMap {
         Arc::new(|args| string(text(arg(args, 0, "trim")?).trim())),
     );
     add(
+        "trimAll",
+        Arc::new(|args| {
+            let letters: Vec<char> = text(arg(args, 0, "trimAll")?).chars().collect();
+            string(text(arg(args, 1, "trimAll")?).trim_matches(letters.as_slice()))
+        }),
+    );
+    add(
+        "trimSuffix",
+        Arc::new(|args| {
+            let (suffix, whole) = (
+                text(arg(args, 0, "trimSuffix")?),
+                text(arg(args, 1, "trimSuffix")?),
+            );
+            string(whole.strip_suffix(&suffix).unwrap_or(&whole))
+        }),
+    );
+    add(
+        "toString",
+        Arc::new(|args| string(text(arg(args, 0, "toString")?))),
+    );
+    add(
         "upper",
         Arc::new(|args| string(text(arg(args, 0, "upper")?).to_uppercase())),
     );
@@ -146,16 +167,32 @@ pub(super) fn all(refused: &Arc<OnceLock<String>>) -> FuncMap {
     // Numbers
     add(
         "int",
-        Arc::new(|args| {
-            Ok(Go::Int(match arg(args, 0, "int")? {
-                Go::Int(int) => *int,
-                Go::Uint(int) => i64::try_from(*int).unwrap_or(i64::MAX),
-                #[expect(clippy::cast_possible_truncation, reason = "Go truncates too")]
-                Go::Float(float) => *float as i64,
-                Go::Bool(value) => i64::from(*value),
-                other => text(other).trim().parse().unwrap_or(0),
-            }))
-        }),
+        Arc::new(|args| Ok(Go::Int(whole(arg(args, 0, "int")?)))),
+    );
+
+    add(
+        "int64",
+        Arc::new(|args| Ok(Go::Int(whole(arg(args, 0, "int64")?)))),
+    );
+    add(
+        "add",
+        Arc::new(|args| Ok(Go::Int(args.iter().map(whole).fold(0, i64::saturating_add)))),
+    );
+    add(
+        "max",
+        Arc::new(|args| Ok(Go::Int(args.iter().map(whole).max().unwrap_or(0)))),
+    );
+    add(
+        "div",
+        Arc::new(|args| divided(args, "div", i64::checked_div)),
+    );
+    add(
+        "mod",
+        Arc::new(|args| divided(args, "mod", i64::checked_rem)),
+    );
+    add(
+        "mulf",
+        Arc::new(|args| Ok(Go::Float(args.iter().map(decimal).product()))),
     );
 
     // Collections
@@ -170,6 +207,31 @@ pub(super) fn all(refused: &Arc<OnceLock<String>>) -> FuncMap {
         }),
     );
     add("list", Arc::new(|args| Ok(Go::List(args.into()))));
+    add(
+        "append",
+        Arc::new(|args| {
+            let Go::List(items) = arg(args, 0, "append")? else {
+                return Err(error("append needs a list"));
+            };
+            let mut items = items.to_vec();
+            items.push(arg(args, 1, "append")?.clone());
+            Ok(Go::List(items.into()))
+        }),
+    );
+    add(
+        "kindIs",
+        Arc::new(|args| {
+            let kind = match arg(args, 1, "kindIs")? {
+                Go::String(_) => "string",
+                Go::Map(_) => "map",
+                Go::List(_) => "slice",
+                Go::Bool(_) => "bool",
+                Go::Nil => "invalid",
+                _ => "number",
+            };
+            Ok(Go::Bool(text(arg(args, 0, "kindIs")?) == kind))
+        }),
+    );
     add(
         "has",
         Arc::new(|args| {
@@ -252,6 +314,32 @@ pub(super) fn all(refused: &Arc<OnceLock<String>>) -> FuncMap {
     add("dateInZone", Arc::new(date_in_zone));
     add("genSelfSignedCert", Arc::new(self_signed));
     map
+}
+
+/// A number as Go makes it of anything.
+fn whole(value: &Go) -> i64 {
+    match value {
+        Go::Int(int) => *int,
+        Go::Uint(int) => i64::try_from(*int).unwrap_or(i64::MAX),
+        #[expect(clippy::cast_possible_truncation, reason = "Go truncates too")]
+        Go::Float(float) => *float as i64,
+        Go::Bool(value) => i64::from(*value),
+        other => text(other).trim().parse().unwrap_or(0),
+    }
+}
+
+fn decimal(value: &Go) -> f64 {
+    match value {
+        Go::Float(float) => *float,
+        other => text(other).trim().parse().unwrap_or(0.0),
+    }
+}
+
+fn divided(args: &[Go], function: &str, by: fn(i64, i64) -> Option<i64>) -> Answer {
+    let (left, right) = (arg(args, 0, function)?, arg(args, 1, function)?);
+    by(whole(left), whole(right))
+        .map(Go::Int)
+        .ok_or_else(|| error(format!("{function} by zero")))
 }
 
 fn refuse(message: &OnceLock<String>, text: String) -> TemplateError {

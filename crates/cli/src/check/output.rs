@@ -198,4 +198,4 @@ fn document(success: bool, reports: &[Report]) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

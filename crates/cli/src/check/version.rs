@@ -1,5 +1,5 @@
 //! `linkerd-version` and `control-plane-version`: is this the newest release, and the same one on
-//! both sides? A server is asked only when one is configured.
+//! both sides? A server is asked only when one is configured; else this release is the newest known.
 
 use super::{
     engine::{Category, Check, Problem, Verdict},
@@ -98,9 +98,9 @@ async fn latest(facts: &mut Facts) -> Verdict {
         .unwrap_or_else(|| facts.value_text("versionCheckURL"))
         .to_owned();
     if url.is_empty() {
-        return Err(Problem::failed(
-            "no version check server is configured: give --version-check-url or --expected-version, or set the value versionCheckURL",
-        ));
+        // Nobody is asked: this very release is the newest one known.
+        facts.latest = Some(Channels::of([facts.settings.cli_version.as_str()])?);
+        return Ok(());
     }
     let uid = facts.config_uid.as_deref().unwrap_or("unknown");
     let version = &facts.settings.cli_version;
@@ -287,30 +287,30 @@ mod tests {
         }
     }
 
+    /// Without a server the release of the CLI is the newest one known, so every row is there.
     #[tokio::test]
-    async fn nobody_is_asked_unless_configured() {
+    async fn without_a_server_the_cli_is_the_newest_release() {
         let mut facts = Fake::of(vec![]).facts();
-        let error = "no version check server is configured: give --version-check-url or --expected-version, or set the value versionCheckURL";
-        assert_says(
-            &category(),
-            "can determine the latest version",
-            &mut facts,
-            error,
-        )
-        .await;
-        let skipped = verdict(&category(), "cli is up-to-date", &mut facts).await;
-        assert!(matches!(skipped, Err(Problem::Skip(_))));
+        let latest = "can determine the latest version";
+        assert_says(&category(), latest, &mut facts, "").await;
+        assert_says(&category(), "cli is up-to-date", &mut facts, "").await;
+        facts.server = Some("edge-25.9.1".to_owned());
+        let old = "is running version 25.9.1 but the latest edge version is 25.10.7";
+        let control_plane_row = "control plane is up-to-date";
+        assert_says(&control_plane(), control_plane_row, &mut facts, old).await;
+    }
+
+    #[tokio::test]
+    async fn nobody_is_asked_offline() {
+        let mut facts = Fake::of(vec![]).facts();
         facts.settings.offline = true;
-        let skipped = verdict(&category(), "can determine the latest version", &mut facts).await;
-        assert!(matches!(skipped, Err(Problem::Skip(_))));
+        let latest = "can determine the latest version";
+        for row in [latest, "cli is up-to-date"] {
+            let skipped = verdict(&category(), row, &mut facts).await;
+            assert!(matches!(skipped, Err(Problem::Skip(_))), "{row}");
+        }
         facts.settings.expected_version = Some("edge-25.12.2".to_owned());
-        assert_says(
-            &category(),
-            "can determine the latest version",
-            &mut facts,
-            "",
-        )
-        .await;
+        assert_says(&category(), latest, &mut facts, "").await;
         let old = "is running version 25.10.7 but the latest edge version is 25.12.2";
         assert_says(&category(), "cli is up-to-date", &mut facts, old).await;
     }

@@ -10,7 +10,7 @@ use crate::{
         setup,
     },
     context::{Context, Global},
-    failure::{ExitStatus, stop},
+    failure::{ExitStatus, line, stop},
 };
 use anyhow::Result;
 use linkerd_runtime::version::VERSION;
@@ -146,7 +146,7 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
     let client = context.cluster(Some(TIMEOUT)).await;
     let client = client
         .map(|cluster| cluster.client())
-        .map_err(|error| format!("{error:#}"));
+        .map_err(|error| line(&error));
     let cli_version = args.cli_version_override.clone();
     let cli_version = cli_version.unwrap_or_else(|| VERSION.to_owned());
     let hints = hints(&cli_version);

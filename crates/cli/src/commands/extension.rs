@@ -11,18 +11,40 @@ use std::{
 };
 
 /// Commands of older releases and what does their work today.
-const MOVED: [(&str, &str); 11] = [
+const MOVED: [(&str, &str); 13] = [
     ("alpha", "linkerd viz"),
     ("dashboard", "linkerd viz dashboard"),
     ("edges", "linkerd viz edges"),
     ("endpoints", "linkerd diagnostics endpoints"),
+    ("get", "kubectl get"),
     ("install-sp", "linkerd install"),
+    ("logs", "kubectl logs --container linkerd-proxy"),
     ("metrics", "linkerd diagnostics proxy-metrics"),
     ("repair", "linkerd upgrade"),
     ("routes", "linkerd viz routes"),
     ("stat", "linkerd viz stat"),
     ("tap", "linkerd viz tap"),
     ("top", "linkerd viz top"),
+];
+
+/// Groups of Linkerd that may not be part of a build, and what helps meanwhile.
+const NOT_YET: [(&str, &str); 4] = [
+    (
+        "install-cni",
+        "Pods redirect their own traffic with an init container: install without --linkerd-cni-enabled.",
+    ),
+    (
+        "jaeger",
+        "Proxies export traces by themselves: set proxy.tracing.enabled and proxy.tracing.collector at `linkerd install`.",
+    ),
+    (
+        "multicluster",
+        "Clusters can be meshed one by one; nothing joins them.",
+    ),
+    (
+        "viz",
+        "The proxies' own figures are in `linkerd diagnostics proxy-metrics`, and any Prometheus can scrape them: `linkerd install --set podMonitor.enabled=true`.",
+    ),
 ];
 
 /// Runs the extension with everything after its name and passes its exit code on.
@@ -74,12 +96,26 @@ fn is_executable(file: &Path) -> bool {
 }
 
 fn unknown(tree: &Command, word: &str) -> String {
+    let missing = |group: &str| {
+        let known = NOT_YET.iter().find(|(name, _)| *name == group);
+        known.filter(|_| tree.find_subcommand(group).is_none())
+    };
+    if let Some((group, meanwhile)) = missing(word) {
+        return format!("Error: `linkerd {group}` is not in this build yet.\n\n{meanwhile}");
+    }
     let mut text = format!("Error: unknown command \"{word}\" for \"linkerd\"\n");
     if let Some((_, successor)) = MOVED.iter().find(|(old, _)| *old == word) {
         text += &format!("\nIt is called `{successor}` now.\n");
+        let group = successor.split(' ').nth(1).unwrap_or_default();
+        if let Some((group, meanwhile)) = missing(group) {
+            text += &format!("`linkerd {group}` is not in this build yet. {meanwhile}\n");
+        }
     } else {
-        let names = tree.get_subcommands().map(Command::get_name);
+        let names = tree
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set());
         let near: Vec<&str> = names
+            .map(Command::get_name)
             .filter(|name| distance(name, word) <= 2 || (word.len() > 2 && name.starts_with(word)))
             .collect();
         if !near.is_empty() {
@@ -108,6 +144,26 @@ fn distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_in_a_build_is_said() {
+        let without = Command::new("linkerd").subcommand(Command::new("install"));
+        let with = without.clone().subcommand(Command::new("viz"));
+        assert_eq!(
+            unknown(&with, "stat"),
+            "Error: unknown command \"stat\" for \"linkerd\"\n\nIt is called `linkerd viz stat` now.\n\nRun 'linkerd --help' for usage."
+        );
+        let text = unknown(&without, "stat");
+        assert!(text.contains("`linkerd viz stat` now.\n`linkerd viz` is not in this build yet. "));
+        for group in ["install-cni", "viz", "multicluster", "jaeger"] {
+            let text = unknown(&without, group);
+            let start = format!("Error: `linkerd {group}` is not in this build yet.\n\n");
+            assert!(text.starts_with(&start), "{text}");
+        }
+        for (old, successor) in [("get", "kubectl get"), ("logs", "kubectl logs")] {
+            assert!(unknown(&without, old).contains(successor), "{old}");
+        }
+    }
 
     #[test]
     fn edits_are_counted() {

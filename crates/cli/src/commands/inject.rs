@@ -62,7 +62,7 @@ pub struct Args {
     /// The workload is an ingress: route by the request instead of its address
     #[arg(long)]
     ingress: bool,
-    /// Ports that carry no HTTP [default: 25,587,3306,4444,5432,6379,9300,11211]
+    /// Ports, ranges and names of ports that are not to be looked into [default: 25,587,3306,4444,5432,6379,9300,11211]
     #[arg(long, value_name = "PORTS", value_delimiter = ',')]
     opaque_ports: Option<Vec<String>>,
     #[arg(long, hide = true)]
@@ -82,12 +82,10 @@ pub async fn run(context: &mut Context<'_>, args: Args) -> Result<()> {
     for notice in args.proxy.deprecations() {
         context.printer.err(notice);
     }
-    for entry in args
-        .opaque_ports
-        .iter()
-        .flatten()
-        .chain(&args.require_identity_on_inbound_ports)
-    {
+    for entry in args.opaque_ports.iter().flatten() {
+        validate::opaque_port(entry)?;
+    }
+    for entry in &args.require_identity_on_inbound_ports {
         validate::port_range(entry)?;
     }
     let settings = settings(context, &args).await?;

@@ -71,7 +71,7 @@ pub async fn run(context: &mut Context<'_>, args: Args) -> Result<()> {
     }
     let rendered = control_plane(context, &args, cluster.as_ref(), format).await;
     if args.control_plane.identity_trust_anchors_file.is_some() && rendered.is_ok() {
-        let mark = context.printer.err_mark(Mark::Warning);
+        let mark = context.printer.mark(Mark::Warning);
         context.printer.err(format_args!(
             "\n{mark} The trust anchors change: proxies follow within a minute, those of other builds once restarted.\n  \
              See https://linkerd.io/2/tasks/manually-rotating-control-plane-tls-credentials/ for the steps\n"
@@ -79,7 +79,7 @@ pub async fn run(context: &mut Context<'_>, args: Args) -> Result<()> {
     }
     match rendered {
         Err(error) if error.downcast_ref::<crate::failure::Stop>().is_none() => {
-            let mark = context.printer.err_mark(Mark::Failure);
+            let mark = context.printer.mark(Mark::Failure);
             context.printer.err(format_args!(
                 "{mark} Could not render upgrade configuration: {}",
                 line(&error)

@@ -60,6 +60,7 @@ pub fn values(values: &Value) -> Result<()> {
             );
         }
     }
+    durations(values)?;
     resources(get(values, "proxy.resources"))?;
     for path in [
         "proxyInit.ignoreInboundPorts",
@@ -79,6 +80,54 @@ pub fn values(values: &Value) -> Result<()> {
             "--default-inbound-policy must be one of: {} (got {policy})",
             POLICIES.join(", ")
         );
+    }
+    Ok(())
+}
+
+/// Go's syntax for the control plane; the proxy reads one whole number and a unit.
+fn durations(values: &Value) -> Result<()> {
+    let written = |path: &str| match get(values, path) {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    for (path, flag, example) in [
+        (
+            "identity.issuer.issuanceLifetime",
+            "--identity-issuance-lifetime",
+            "24h0m0s",
+        ),
+        (
+            "identity.issuer.clockSkewAllowance",
+            "--identity-clock-skew-allowance",
+            "20s",
+        ),
+    ] {
+        let text = written(path);
+        if let Err(error) = linkerd_core::duration::parse(&text) {
+            bail!("{flag} must be a duration such as {example} (got '{text}'): {error}");
+        }
+    }
+    let timeout = written("networkValidator.timeout");
+    if let Err(error) = linkerd_core::duration::parse(&timeout) {
+        bail!("networkValidator.timeout must be a duration such as 10s (got '{timeout}'): {error}");
+    }
+    for (path, example) in [
+        ("proxy.outboundConnectTimeout", "1000ms"),
+        ("proxy.inboundConnectTimeout", "100ms"),
+        ("proxy.outboundDiscoveryCacheUnusedTimeout", "5s"),
+        ("proxy.inboundDiscoveryCacheUnusedTimeout", "90s"),
+        ("proxy.shutdownGracePeriod", "30s"),
+        ("proxy.control.streams.initialTimeout", "3s"),
+        ("proxy.control.streams.idleTimeout", "5m"),
+        ("proxy.control.streams.lifetime", "1h"),
+    ] {
+        let text = written(path);
+        if !text.is_empty() && linkerd_core::duration::parse_plain(&text).is_err() {
+            bail!(
+                "{path} must be a whole number with a unit (ms, s, m, h or d) such as {example} (got '{text}')"
+            );
+        }
     }
     Ok(())
 }
@@ -170,6 +219,22 @@ fn resources(resources: &Value) -> Result<()> {
     Ok(())
 }
 
+/// `8080`, `8000-9000`, or the name of a container's port.
+pub fn opaque_port(entry: &str) -> Result<()> {
+    let named = entry.len() <= 15
+        && entry.bytes().any(|b| b.is_ascii_lowercase())
+        && !entry.starts_with('-')
+        && !entry.ends_with('-')
+        && !entry.contains("--")
+        && entry
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    if named {
+        return Ok(());
+    }
+    port_range(entry)
+}
+
 /// `8080` or `8000-9000`.
 pub fn port_range(entry: &str) -> Result<()> {
     let parts: Vec<&str> = entry.split('-').collect();
@@ -230,6 +295,26 @@ pub fn issuer(values: &Value, namespace: &str) -> Result<()> {
 mod tests {
     use super::*;
     use crate::{chart::Chart, values::put};
+
+    #[test]
+    fn opaque_ports_may_be_named() {
+        for entry in ["80", "8000-9000", "mysql", "redis-2", "h2"] {
+            opaque_port(entry).expect(entry);
+        }
+        for entry in [
+            "",
+            "My",
+            "-a",
+            "a-",
+            "a--b",
+            "a_b",
+            "70000",
+            "sixteen-letters-",
+            "9-1",
+        ] {
+            opaque_port(entry).expect_err(entry);
+        }
+    }
 
     #[test]
     fn each_wrong_value_has_its_message() {
@@ -293,6 +378,26 @@ mod tests {
                 "proxyInit.ignoreOutboundPorts",
                 "1-2-3",
                 "ranges expected as <lower>-<upper>",
+            ),
+            (
+                "identity.issuer.issuanceLifetime",
+                "24x",
+                "--identity-issuance-lifetime must be a duration such as 24h0m0s (got '24x'): time: unknown unit \"x\" in duration \"24x\"",
+            ),
+            (
+                "identity.issuer.clockSkewAllowance",
+                "20",
+                "--identity-clock-skew-allowance must be a duration such as 20s (got '20'): time: missing unit in duration \"20\"",
+            ),
+            (
+                "networkValidator.timeout",
+                "soon",
+                "networkValidator.timeout must be a duration such as 10s (got 'soon'): time: invalid duration \"soon\"",
+            ),
+            (
+                "proxy.control.streams.lifetime",
+                "1h30m",
+                "proxy.control.streams.lifetime must be a whole number with a unit (ms, s, m, h or d) such as 1h (got '1h30m')",
             ),
             (
                 "proxy.defaultInboundPolicy",

@@ -41,7 +41,7 @@ pub fn object(settings: &Settings, object: &mut Value) -> Result<(Entry, bool), 
         return match kind(object) {
             "Namespace" => {
                 annotate(object, settings, true);
-                entry.outcome = Outcome::Injected;
+                entry.outcome = Outcome::Annotated;
                 Ok((entry, true))
             }
             "Service" => {

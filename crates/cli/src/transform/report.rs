@@ -2,6 +2,9 @@
 
 use crate::printer::{Mark, Printer};
 
+/// Kinds that can be annotated, whether or not these flags ask for it.
+const ANNOTATABLE: [&str; 2] = ["namespace", "service"];
+
 /// What became of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
@@ -63,11 +66,12 @@ pub fn inject(printer: &mut Printer, entries: &[Entry], verbose: bool) {
         }),
         "pods are not annotated to disable injection",
     ));
-    let done = entries
-        .iter()
-        .any(|e| matches!(e.outcome, Outcome::Injected | Outcome::Annotated));
+    let usable = |e: &Entry| {
+        matches!(e.outcome, Outcome::Injected | Outcome::Annotated)
+            || ANNOTATABLE.contains(&e.kind.as_str())
+    };
     lines.push((
-        (!done).then(|| "no supported objects found".to_owned()),
+        (!entries.iter().any(usable)).then(|| "no supported objects found".to_owned()),
         "at least one resource can be injected or annotated",
     ));
     let udp = places(|e| e.udp);
@@ -81,19 +85,19 @@ pub fn inject(printer: &mut Printer, entries: &[Entry], verbose: bool) {
     for (warning, fine) in lines {
         match warning {
             Some(warning) => {
-                let mark = printer.err_mark(Mark::Warning);
+                let mark = printer.mark(Mark::Warning);
                 printer.err(format_args!("{mark} {warning}"));
                 said = true;
             }
             None if verbose => {
-                let mark = printer.err_mark(Mark::Ok);
+                let mark = printer.mark(Mark::Ok);
                 printer.err(format_args!("{mark} {fine}"));
             }
             None => {}
         }
     }
     if verbose && !no_token {
-        let mark = printer.err_mark(Mark::Ok);
+        let mark = printer.mark(Mark::Ok);
         printer.err(format_args!(
             "{mark} pods do not have automountServiceAccountToken set to \"false\" or service account token projection is enabled"
         ));
@@ -125,4 +129,40 @@ fn summary(printer: &mut Printer, entries: &[Entry]) {
         printer.err(format_args!("{} \"{}\" {outcome}", entry.kind, entry.name));
     }
     printer.err("");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::output::tests::Shared;
+
+    fn said(entries: &[Entry]) -> String {
+        let shared = Shared::default();
+        let mut printer = Printer::to(std::io::sink(), shared.clone());
+        inject(&mut printer, entries, false);
+        drop(printer);
+        shared.text()
+    }
+
+    fn entry(kind: &str, outcome: Outcome) -> Entry {
+        Entry {
+            kind: kind.to_owned(),
+            name: "x".to_owned(),
+            outcome,
+            ..Entry::default()
+        }
+    }
+
+    #[test]
+    fn annotatable_kinds_are_supported_even_when_nothing_changes() {
+        let service = entry("service", Outcome::Skipped);
+        assert_eq!(said(&[service]), "\nservice \"x\" skipped\n\n");
+        let namespace = entry("namespace", Outcome::Annotated);
+        assert_eq!(said(&[namespace]), "\nnamespace \"x\" annotated\n\n");
+        let map = entry("configmap", Outcome::Skipped);
+        assert_eq!(
+            said(&[map]),
+            "\n‼ no supported objects found\n\nconfigmap \"x\" skipped\n\n"
+        );
+    }
 }

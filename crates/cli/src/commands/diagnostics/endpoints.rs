@@ -87,7 +87,9 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
     let mut rows = Vec::new();
     for answer in futures::future::join_all(asked).await {
         rows.extend(
-            answer.map_err(|status| stop(format!("Destination API error: {}", said(&status))))?,
+            answer
+                .or_else(unknown_has_none)
+                .map_err(|status| stop(format!("Destination API error: {}", said(&status))))?,
         );
     }
     rows.sort_by(|a, b| {
@@ -105,6 +107,14 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
         context.printer.text(&tables(&rows))?;
     }
     Ok(())
+}
+
+/// A service that does not exist has no endpoints either.
+fn unknown_has_none(status: tonic::Status) -> Result<Vec<Row>, tonic::Status> {
+    match status.code() {
+        tonic::Code::NotFound => Ok(Vec::new()),
+        _ => Err(status),
+    }
 }
 
 /// The endpoints once the first answer is whole.
@@ -275,6 +285,13 @@ mod tests {
         let none = update::Update::NoEndpoints(Default::default());
         state.apply(Update { update: Some(none) });
         assert!(state.rows.is_empty());
+    }
+
+    #[test]
+    fn an_unknown_service_has_no_endpoints() {
+        let unknown = tonic::Status::not_found("Service web.app not found");
+        assert_eq!(unknown_has_none(unknown).expect("no error"), []);
+        unknown_has_none(tonic::Status::invalid_argument("x")).expect_err("still an error");
     }
 
     #[test]

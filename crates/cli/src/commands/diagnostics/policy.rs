@@ -65,14 +65,15 @@ impl Question {
             [kind, name, port] => (format!("{kind}/{name}"), port),
             _ => bail!("resource type and name are required"),
         };
+        let named =
+            |kind: &str| format!("invalid resource type {kind}; must be one of Pod or Service");
+        let kind = resource.split('/').next().unwrap_or_default();
+        Kind::parse(kind).map_err(|_| anyhow::anyhow!(named(kind)))?;
         let workload = Workload::parse_named(&resource)?;
         let is_service = match workload.kind {
             Kind::Pod => false,
             Kind::Service => true,
-            kind => {
-                let kind = kind.name();
-                bail!("invalid resource type {kind}; must be one of Pod or Service")
-            }
+            kind => bail!(named(kind.name())),
         };
         let Ok(port) = port.parse() else {
             bail!("invalid port {port:?}: a number from 1 to 65535 is expected");
@@ -93,7 +94,12 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
     let pod = args.destination_pod.as_deref();
     let channel = forward::control_plane(context, DESTINATION, pod, ports::POLICY)
         .await
-        .map_err(|error| stop(format!("Error creating policy client: {}", line(&error))))?;
+        .map_err(|error| {
+            stop(format!(
+                "Error creating destination client: {}",
+                line(&error)
+            ))
+        })?;
     let asked = async {
         if question.is_service {
             let target = format!("{}.{}.svc:{}", question.name, args.namespace, question.port);
@@ -117,7 +123,7 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
     let policy: Value = timeout(PATIENCE, asked)
         .await
         .unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer")))
-        .map_err(|status| stop(format!("Policy API error: {}", said(&status))))?;
+        .map_err(|status| stop(format!("Destination API error: {}", said(&status))))?;
     if args.output == "json" {
         context
             .printer
@@ -152,6 +158,10 @@ mod tests {
             (
                 "deploy/web 80",
                 "invalid resource type deployment; must be one of Pod or Service",
+            ),
+            (
+                "thing/web 80",
+                "invalid resource type thing; must be one of Pod or Service",
             ),
             (
                 "svc/web http",

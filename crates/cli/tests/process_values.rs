@@ -1,0 +1,248 @@
+//! Chart values that touch more than one place: each one changes what it says it changes.
+
+use serde_json::{Value, json};
+use std::process::Command;
+
+/// The objects of an install with these values.
+fn rendered(sets: &[&str]) -> Vec<Value> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linkerd"));
+    command.env_clear().args(["install", "--ignore-cluster"]);
+    for set in sets {
+        command.args(["--set", set]);
+    }
+    let output = command.output().expect("linkerd starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{sets:?}: {said}");
+    assert_eq!(said, "", "{sets:?}: nothing to warn of");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let documents = linkerd_cli::manifest::documents("test", &text).expect("YAML");
+    documents
+        .into_iter()
+        .map(|document| document.value)
+        .collect()
+}
+
+fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    let found = objects
+        .iter()
+        .find(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+    found.unwrap_or_else(|| panic!("there is a {kind} {name}"))
+}
+
+fn container<'a>(objects: &'a [Value], deployment: &str, name: &str) -> &'a Value {
+    let deployment = object(objects, "Deployment", deployment);
+    let containers = deployment["spec"]["template"]["spec"]["containers"].as_array();
+    let found = containers
+        .expect("containers")
+        .iter()
+        .find(|container| container["name"] == name);
+    found.unwrap_or_else(|| panic!("there is a container {name}"))
+}
+
+fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a str> {
+    let variables = container["env"].as_array()?;
+    variables.iter().find(|v| v["name"] == name)?["value"].as_str()
+}
+
+fn has_argument(container: &Value, argument: &str) -> bool {
+    let arguments = container["args"].as_array().expect("arguments");
+    arguments.iter().any(|given| given == argument)
+}
+
+#[test]
+fn identity_has_its_own_api_limits() {
+    let objects = rendered(&["kubeAPI.clientQPS=5,kubeAPI.clientBurst=6"]);
+    let identity = container(&objects, "linkerd-identity", "identity");
+    assert!(has_argument(identity, "--kube-apiclient-qps=5"));
+    let objects = rendered(&["kubeAPI.clientBurst=6,identity.kubeAPI.clientQPS=7"]);
+    let identity = container(&objects, "linkerd-identity", "identity");
+    assert!(has_argument(identity, "--kube-apiclient-qps=7"));
+    assert!(has_argument(identity, "--kube-apiclient-burst=6"));
+}
+
+#[test]
+fn monitors_look_where_they_are_told() {
+    let name = "linkerd-controller";
+    let selector = |objects: &[Value]| {
+        object(objects, "PodMonitor", name)["spec"]["namespaceSelector"].clone()
+    };
+    assert_eq!(
+        selector(&rendered(&["podMonitor.enabled=true"])),
+        json!({"matchNames": ["linkerd", "linkerd-viz"]})
+    );
+    let template = "podMonitor.controller.namespaceSelector=matchNames: [{{ .Release.Namespace }}]";
+    assert_eq!(
+        selector(&rendered(&["podMonitor.enabled=true", template])),
+        json!({"matchNames": ["linkerd"]})
+    );
+}
+
+#[test]
+fn sidecars_of_the_control_plane_trace() {
+    let collector = "proxy.tracing.collector.endpoint=collector.t:4317,proxy.tracing.collector.meshIdentity.serviceAccountName=c,proxy.tracing.collector.meshIdentity.namespace=t";
+    let objects = rendered(&[collector]);
+    let proxy = container(&objects, "linkerd-identity", "linkerd-proxy");
+    assert_eq!(
+        variable(proxy, "LINKERD2_PROXY_TRACE_COLLECTOR_SVC_ADDR"),
+        None
+    );
+    for (enabled, endpoint, flag) in [
+        ("proxy.tracing.enabled=true", "collector.t:4317", false),
+        ("controller.tracing.enabled=true", "collector.t:4317", true),
+        (
+            "controller.tracing.enabled=true,controller.tracing.collector.endpoint=own.t:4317",
+            "own.t:4317",
+            true,
+        ),
+    ] {
+        let objects = rendered(&[collector, enabled]);
+        for component in ["identity", "destination", "proxy-injector"] {
+            let deployment = format!("linkerd-{component}");
+            let proxy = container(&objects, &deployment, "linkerd-proxy");
+            let set = |name: &str| variable(proxy, &format!("LINKERD2_PROXY_TRACE_{name}"));
+            assert_eq!(set("COLLECTOR_SVC_ADDR"), Some(endpoint), "{enabled}");
+            assert_eq!(
+                set("COLLECTOR_SVC_NAME"),
+                Some("c.t.serviceaccount.identity.linkerd.cluster.local")
+            );
+            assert_eq!(
+                set("EXTRA_ATTRIBUTES"),
+                Some(
+                    "k8s.container.name=$(_pod_containerName)\nk8s.pod.ip=$(_pod_ip)\nk8s.pod.uid=$(_pod_uid)"
+                )
+            );
+            let controller = container(&objects, &deployment, component);
+            let argument = format!("--trace-collector={endpoint}");
+            assert_eq!(has_argument(controller, &argument), flag, "{enabled}");
+            let spec = &object(&objects, "Deployment", &deployment)["spec"]["template"]["spec"];
+            let volumes = spec["volumes"].as_array().expect("volumes");
+            assert!(volumes.iter().any(|v| v["name"] == "linkerd-podinfo"));
+        }
+    }
+}
+
+#[test]
+fn sidecar_resources_are_laid_over_the_proxys() {
+    let objects = rendered(&[
+        "proxy.resources.cpu.request=100m,proxy.resources.memory.limit=250Mi,proxy.runtime.workers.minimum=1",
+        "identityProxyResources.cpu.request=200m,identityProxyResources.cores=3",
+    ]);
+    let own = container(&objects, "linkerd-identity", "linkerd-proxy");
+    assert_eq!(
+        own["resources"],
+        json!({"limits": {"memory": "250Mi"}, "requests": {"cpu": "200m"}})
+    );
+    assert_eq!(variable(own, "LINKERD2_PROXY_CORES"), Some("3"));
+    let other = container(&objects, "linkerd-destination", "linkerd-proxy");
+    assert_eq!(
+        other["resources"],
+        json!({"limits": {"memory": "250Mi"}, "requests": {"cpu": "100m"}})
+    );
+    assert_eq!(variable(other, "LINKERD2_PROXY_CORES"), Some("1"));
+}
+
+/// Destination, policy and the validator of profiles are one container.
+#[test]
+fn settings_of_three_services_meet_in_one_container() {
+    for (sets, resources) in [
+        (
+            "policyController.resources.memory.limit=64Mi",
+            json!({"limits": {"memory": "64Mi"}}),
+        ),
+        (
+            "destinationResources.cpu.request=100m,policyController.resources.cpu.request=1,spValidatorResources.cpu.request=0.5",
+            json!({"requests": {"cpu": "1600m"}}),
+        ),
+        (
+            "destinationResources.memory.limit=50Mi,spValidatorResources.memory.limit=1Gi",
+            json!({"limits": {"memory": "1074Mi"}}),
+        ),
+        (
+            "destinationResources.memory.request=1M,spValidatorResources.memory.request=1k",
+            json!({"requests": {"memory": "1001000"}}),
+        ),
+    ] {
+        let objects = rendered(&[sets]);
+        let container = container(&objects, "linkerd-destination", "destination");
+        assert_eq!(container["resources"], resources, "{sets}");
+    }
+    let objects = rendered(&[
+        "policyController.livenessProbe.timeoutSeconds=5,spValidator.readinessProbe.timeoutSeconds=3",
+        "destinationController.additionalEnv[0].name=A,policyController.experimentalEnv[0].name=B",
+        "spValidator.additionalEnv[0].name=C,spValidator.experimentalEnv[0].name=D",
+    ]);
+    let container = container(&objects, "linkerd-destination", "destination");
+    assert_eq!(container["livenessProbe"]["timeoutSeconds"], 5);
+    assert_eq!(container["readinessProbe"]["timeoutSeconds"], 3);
+    let names: Vec<&Value> = container["env"]
+        .as_array()
+        .expect("variables")
+        .iter()
+        .map(|variable| &variable["name"])
+        .collect();
+    assert_eq!(names, ["HOSTNAME", "A", "B", "C", "D"]);
+}
+
+#[test]
+fn a_quantity_that_cannot_be_added_is_refused() {
+    let output = Command::new(env!("CARGO_BIN_EXE_linkerd"))
+        .args(["install", "--ignore-cluster", "--set"])
+        .arg("destinationResources.cpu.request=1e3,spValidatorResources.cpu.request=1")
+        .env_clear()
+        .output()
+        .expect("linkerd starts");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("\"1e3\" is not a quantity that can be added up"),
+        "{said}"
+    );
+}
+
+#[test]
+fn heartbeat_and_injector_take_variables() {
+    let objects = rendered(&[
+        "heartbeat.additionalEnv[0].name=A,heartbeat.experimentalEnv[0].name=B,runtimeClassName=kata",
+        "proxyInjector.experimentalEnv[0].name=C",
+    ]);
+    let job = object(&objects, "CronJob", "linkerd-heartbeat");
+    let pod = &job["spec"]["jobTemplate"]["spec"]["template"]["spec"];
+    assert_eq!(pod["runtimeClassName"], "kata");
+    assert_eq!(
+        pod["containers"][0]["env"],
+        json!([{"name": "A"}, {"name": "B"}])
+    );
+    let injector = container(&objects, "linkerd-proxy-injector", "proxy-injector");
+    assert_eq!(injector["env"], json!([{"name": "C"}]));
+}
+
+/// Identity reads one ConfigMap of its own namespace, not of all.
+#[test]
+fn identity_reads_anchors_in_its_namespace_only() {
+    let objects = rendered(&[]);
+    let cluster = object(&objects, "ClusterRole", "linkerd-linkerd-identity");
+    assert!(!cluster.to_string().contains("configmaps"));
+    let role = object(&objects, "Role", "linkerd-identity");
+    assert_eq!(role["metadata"]["namespace"], "linkerd");
+    assert_eq!(
+        role["rules"][0]["resourceNames"],
+        json!(["linkerd-identity-trust-roots"])
+    );
+    let binding = object(&objects, "RoleBinding", "linkerd-identity");
+    assert_eq!(binding["subjects"][0]["name"], "linkerd-identity");
+}
+
+#[test]
+fn definitions_of_the_cli_name_no_published_chart() {
+    let output = Command::new(env!("CARGO_BIN_EXE_linkerd"))
+        .args(["install", "--ignore-cluster", "--crds", "-o", "json"])
+        .env_clear()
+        .output()
+        .expect("linkerd starts");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    for line in text.lines() {
+        let object: Value = serde_json::from_str(line).expect("JSON");
+        let chart = &object["metadata"]["labels"]["helm.sh/chart"];
+        assert_eq!(chart, "linkerd-crds-0.0.0-undefined");
+    }
+}
