@@ -387,7 +387,7 @@ fn rust_flags() -> String {
 }
 
 /// The target is always named: then build scripts and macros, which cannot be static, are not.
-fn triple() -> String {
+pub(crate) fn triple() -> String {
     format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
 }
 

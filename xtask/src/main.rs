@@ -12,6 +12,7 @@ mod charts;
 mod cluster;
 mod crds;
 mod demo;
+mod fuzz;
 #[cfg(test)]
 mod house;
 mod images;
@@ -54,6 +55,8 @@ enum Task {
     Demo(demo::Args),
     /// Measurements
     Bench(bench::Args),
+    /// Foreign bytes at random, for everything that reads them
+    Fuzz(fuzz::Args),
     /// Write the custom resource definitions into the chart
     Crds,
     /// Complete the CRDs chart with the Gateway API's definitions
@@ -78,6 +81,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Tool(args) => tools::run(&args),
         Task::Images(args) => images::run(&args),
         Task::Test(args) => test::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Crds => crds::run(),

@@ -20,7 +20,7 @@ use std::{
 
 use linkerd_testkit::{
     ca::Validity,
-    echo::{Answer, Behavior, Echo},
+    echo::{Answer, Behavior, Echo, End},
     netns::Namespace,
     wait_for,
 };
@@ -33,6 +33,9 @@ const TCP_VIP: &str = "10.96.0.11:5432";
 const TCP_SERVICE: &str = "db.ns.svc.cluster.local:5432";
 const HTTP_PORT: u16 = 8080;
 const TCP_PORT: u16 = 5432;
+/// Of a stream.
+const MESSAGES: usize = 8;
+const MESSAGE_PAUSE: Duration = Duration::from_millis(15);
 /// No request may take longer, whatever happens to it.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -43,6 +46,8 @@ struct Backend {
     http: Echo,
     _tcp: Echo,
     slow: Arc<AtomicU64>,
+    /// Answers that will break in the middle.
+    torn: Arc<AtomicU64>,
     in_service: bool,
 }
 
@@ -91,21 +96,17 @@ fn number(name: &str, default: u64) -> u64 {
 
 fn backend(mesh: &mut Mesh, name: &str) -> Backend {
     let meshed = mesh.meshed(name, &[("IDENTITY_MIN_REFRESH", "2s")]);
-    let slow = Arc::<AtomicU64>::default();
-    let (wait, own) = (slow.clone(), name.to_owned());
+    let (slow, torn) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let (wait, tear, own) = (slow.clone(), torn.clone(), name.to_owned());
     let http = meshed.pod.netns.run(|| {
         Echo::http_with(
             (std::net::Ipv4Addr::UNSPECIFIED, HTTP_PORT),
             move |request| {
-                let ms = wait.load(Ordering::Relaxed);
+                let pause = Duration::from_millis(wait.load(Ordering::Relaxed));
                 let id = request.header("x-id").unwrap_or_default();
-                // A body long enough to be cut in the middle.
-                let body = format!("{own} {id} {}\n", "x".repeat(20_000));
-                Answer::Respond {
-                    status: 200,
-                    delay: Duration::from_millis(ms),
-                    body: body.into(),
-                }
+                let less = |n: u64| n.checked_sub(1);
+                let torn = tear.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+                answer(&own, id, pause, torn.is_ok())
             },
         )
     });
@@ -124,7 +125,45 @@ fn backend(mesh: &mut Mesh, name: &str) -> Backend {
         http,
         _tcp: tcp,
         slow,
+        torn,
         in_service: true,
+    }
+}
+
+/// What a backend answers: to a call, a stream of messages; else a body long enough to be cut in the
+/// middle.
+fn answer(own: &str, id: &str, pause: Duration, torn: bool) -> Answer {
+    if id.starts_with("grpc") {
+        let message = |n: usize| {
+            let text = format!("{own} {id} {n}");
+            let length = u32::try_from(text.len()).expect("short").to_be_bytes();
+            [&[0], &length[..], text.as_bytes()].concat().into()
+        };
+        let all = if torn { MESSAGES / 2 } else { MESSAGES };
+        return Answer::Pieces {
+            headers: vec![("content-type", "application/grpc".to_owned())],
+            pieces: (0..all).map(message).collect(),
+            pause: MESSAGE_PAUSE,
+            end: match torn {
+                true => End::Torn,
+                false => End::Trailers(vec![("grpc-status", "0".to_owned())]),
+            },
+        };
+    }
+    let body = format!("{own} {id} {}\n", "x".repeat(20_000));
+    if torn {
+        let length = body.len().to_string();
+        return Answer::Pieces {
+            headers: vec![("content-length", length)],
+            pieces: vec![body[..10_000].to_owned().into()],
+            pause,
+            end: End::Torn,
+        };
+    }
+    Answer::Respond {
+        status: 200,
+        delay: pause,
+        body: body.into(),
     }
 }
 
@@ -149,8 +188,8 @@ fn load(
 ) -> JoinHandle<()> {
     std::thread::spawn(move || {
         netns.run(|| {
-            if kind == "http2" {
-                return http2_load(&stop, &tally, client, &names);
+            if matches!(kind, "http2" | "grpc") {
+                return http2_load(&stop, &tally, kind, client, &names);
             }
             let mut kept = None;
             let mut n = 0;
@@ -245,8 +284,8 @@ fn check(names: &HashSet<String>, id: &str, answer: &[u8]) -> Result<(), Wrong> 
     }
 }
 
-/// HTTP/2 requests, four at a time on one connection for as long as it lives.
-fn http2_load(stop: &AtomicBool, tally: &Tally, client: u64, names: &HashSet<String>) {
+/// HTTP/2 requests or gRPC streams, four at a time on one connection for as long as it lives.
+fn http2_load(stop: &AtomicBool, tally: &Tally, kind: &str, client: u64, names: &HashSet<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -267,7 +306,7 @@ fn http2_load(stop: &AtomicBool, tally: &Tally, client: u64, names: &HashSet<Str
             while alive && !stop.load(Ordering::Relaxed) {
                 let calls = (0..4).map(|_| {
                     n += 1;
-                    let id = format!("http2-{client}-{n}");
+                    let id = format!("{kind}-{client}-{n}");
                     let send = send.clone();
                     async move {
                         let started = Instant::now();
@@ -294,10 +333,14 @@ async fn http2_once(
 ) -> Result<(), Wrong> {
     let failed = |_: h2::Error| Wrong::Failed;
     let mut send = send.ready().await.map_err(failed)?;
-    let request = http::Request::get(format!("http://web/{id}"))
-        .header("x-id", id)
-        .body(())
-        .expect("valid");
+    let streams = id.starts_with("grpc");
+    let request = match streams {
+        true => http::Request::post("http://web/chaos.Chaos/Watch")
+            .header("content-type", "application/grpc")
+            .header("te", "trailers"),
+        false => http::Request::get(format!("http://web/{id}")),
+    };
+    let request = request.header("x-id", id).body(()).expect("valid");
     let (response, _) = send.send_request(request, true).map_err(failed)?;
     let (head, mut body) = response.await.map_err(failed)?.into_parts();
     let mut answer = Vec::new();
@@ -309,7 +352,40 @@ async fn http2_once(
     if head.status != 200 {
         return Err(Wrong::Failed);
     }
-    check(names, id, &answer)
+    if !streams {
+        return check(names, id, &answer);
+    }
+    let trailers = body.trailers().await.map_err(failed)?;
+    let of = |headers: &http::HeaderMap| headers.get("grpc-status").cloned();
+    let status = trailers.as_ref().and_then(of).or_else(|| of(&head.headers));
+    match status {
+        Some(status) if status == "0" => check_stream(names, id, &answer),
+        Some(_) => Err(Wrong::Failed),
+        None => Err(Wrong::Answer(format!("{id}: ended without a status"))),
+    }
+}
+
+/// Whether a stream has every message in order, all of one backend.
+fn check_stream(names: &HashSet<String>, id: &str, mut bytes: &[u8]) -> Result<(), Wrong> {
+    let mut messages = Vec::new();
+    while let [0, a, b, c, d, rest @ ..] = bytes {
+        let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
+        let Some((message, rest)) = rest.split_at_checked(length) else {
+            break;
+        };
+        messages.push(String::from_utf8_lossy(message).into_owned());
+        bytes = rest;
+    }
+    let name = messages.first().and_then(|m| m.split(' ').next());
+    let known = name.filter(|name| names.contains(*name));
+    let whole = known.is_some_and(|name| {
+        let expected = (0..MESSAGES).map(|n| format!("{name} {id} {n}"));
+        bytes.is_empty() && expected.eq(messages.iter().cloned())
+    });
+    match whole {
+        true => Ok(()),
+        false => Err(Wrong::Answer(format!("{id}: {messages:?}"))),
+    }
 }
 
 /// One opaque connection: the greeting names its backend, then bytes come back as they went.
@@ -334,11 +410,16 @@ fn tcp_once(names: &HashSet<String>, id: &str) -> Result<(), Wrong> {
     }
 }
 
+fn pause(time: Duration) {
+    #[expect(clippy::disallowed_methods, reason = "times are drawn")]
+    std::thread::sleep(time);
+}
+
 /// Something that happens to the mesh.
 fn happen(mesh: &mut Mesh, backends: &mut [Backend], random: &mut StdRng) -> String {
     let at = random.random_range(0..backends.len());
     let others = backends.iter().filter(|b| b.in_service).count();
-    match random.random_range(0..8) {
+    match random.random_range(0..10) {
         0 | 1 if backends[at].in_service && others > 1 => {
             backends[at].in_service = false;
             publish(mesh, backends);
@@ -374,6 +455,17 @@ fn happen(mesh: &mut Mesh, backends: &mut [Backend], random: &mut StdRng) -> Str
         6 => {
             mesh.control.restart();
             "the control plane restarts".to_owned()
+        }
+        7 => {
+            let ms = random.random_range(1000..4000);
+            mesh.control.stop();
+            pause(Duration::from_millis(ms));
+            mesh.control.restart();
+            format!("the control plane is away for {ms} ms")
+        }
+        8 => {
+            backends[at].torn.store(3, Ordering::Relaxed);
+            format!("three answers of {} break", backends[at].name)
         }
         _ => {
             let seconds = random.random_range(20..60);
@@ -412,12 +504,8 @@ fn nothing_goes_astray_while_everything_changes() {
     run_load(&netns, &tally, &names, Duration::ZERO, 100, || {
         while Instant::now() < until {
             events.push(happen(&mut mesh, &mut backends, &mut random));
-            let pause = Duration::from_millis(random.random_range(200..1500));
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "the time between events is drawn"
-            )]
-            std::thread::sleep(pause.min(until.saturating_duration_since(Instant::now())));
+            let time = Duration::from_millis(random.random_range(200..1500));
+            pause(time.min(until.saturating_duration_since(Instant::now())));
         }
     });
     let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
@@ -439,7 +527,8 @@ fn nothing_goes_astray_while_everything_changes() {
     let mut seen: HashMap<String, u32> = HashMap::new();
     for request in backends.iter().flat_map(|b| b.http.requests()) {
         if request.method == "POST" {
-            *seen.entry(request.uri).or_default() += 1;
+            let id = request.header("x-id").unwrap_or_default();
+            *seen.entry(id.to_owned()).or_default() += 1;
         }
     }
     let twice: Vec<_> = seen.iter().filter(|(_, n)| **n > 1).collect();
@@ -467,7 +556,7 @@ fn run_load(
     meanwhile: impl FnOnce(),
 ) {
     let stop = Arc::new(AtomicBool::new(false));
-    let clients: Vec<_> = ["get", "get", "http2", "post", "tcp"]
+    let clients: Vec<_> = ["get", "get", "http2", "grpc", "post", "tcp"]
         .into_iter()
         .zip(first..)
         .map(|(kind, n)| {

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 mod http;
 mod tcp;
 
-pub use http::{Answer, Request};
+pub use http::{Answer, End, Request};
 pub use tcp::Behavior;
 
 /// What is kept of the past; older entries are forgotten.

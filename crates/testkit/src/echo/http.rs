@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt as _;
 use http::{Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -38,8 +40,25 @@ pub enum Answer {
         delay: Duration,
         body: Bytes,
     },
+    /// Sends a 200 with these headers, its body piece by piece, and ends it as told.
+    Pieces {
+        headers: Vec<(&'static str, String)>,
+        pieces: Vec<Bytes>,
+        /// Before each piece.
+        pause: Duration,
+        end: End,
+    },
     /// Cuts the connection without a response.
     Cut,
+}
+
+/// How a body ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With these trailers.
+    Trailers(Vec<(&'static str, String)>),
+    /// In the middle: its connection, or its stream, breaks.
+    Torn,
 }
 
 pub(super) type Answers = dyn Fn(&Request) -> Answer + Send + Sync;
@@ -70,7 +89,7 @@ async fn answer(
     connection: Connection,
     seen: Arc<Seen>,
     answers: Arc<Answers>,
-) -> Result<Response<Full<Bytes>>, Cut> {
+) -> Result<Response<UnsyncBoxBody<Bytes, Cut>>, Cut> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -99,12 +118,40 @@ async fn answer(
             tokio::time::sleep(delay).await;
             // HTTP/2 of the library would send it to a HEAD request, too.
             let body = if head_only { Bytes::new() } else { body };
-            let mut response = Response::new(Full::new(body));
+            let body = Full::new(body).map_err(|never| match never {});
+            let mut response = Response::new(body.boxed_unsync());
             *response.status_mut() =
                 StatusCode::from_u16(status).expect("a test answers a valid status");
             Ok(response)
         }
+        Answer::Pieces {
+            headers,
+            pieces,
+            pause,
+            end,
+        } => {
+            let pieces = futures::stream::iter(pieces).then(move |piece| async move {
+                tokio::time::sleep(pause).await;
+                Ok(Frame::data(piece))
+            });
+            let last = match end {
+                End::Trailers(trailers) => Ok(Frame::trailers(fields(trailers))),
+                End::Torn => Err(Cut),
+            };
+            let body = StreamBody::new(pieces.chain(futures::stream::iter([last])));
+            let mut response = Response::new(body.boxed_unsync());
+            *response.headers_mut() = fields(headers);
+            Ok(response)
+        }
     }
+}
+
+fn fields(fields: Vec<(&'static str, String)>) -> http::HeaderMap {
+    let fields = fields.into_iter().map(|(name, value)| {
+        let value = value.parse().expect("a test gives valid values");
+        (http::HeaderName::from_static(name), value)
+    });
+    fields.collect()
 }
 
 // === impl Request ===
