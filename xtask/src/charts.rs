@@ -45,6 +45,24 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The definitions that `standard-install.yaml` of the Gateway API installs, one file each.
+pub(crate) fn standard() -> Result<Vec<PathBuf>> {
+    let folder = module()?.join("config/crd/standard");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with("gateway.networking.k8s.io_") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        bail!("{} holds no definitions", folder.display());
+    }
+    Ok(files)
+}
+
 /// Leaves a file alone that is right already, so that nothing is built again.
 fn write(file: &Path, text: &str) -> Result<()> {
     if fs::read_to_string(file).is_ok_and(|old| old == text) {

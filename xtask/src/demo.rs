@@ -24,20 +24,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     registry: Option<String>,
 
-    /// Take the demo's cluster down, with everything in it
-    #[arg(long, conflicts_with_all = ["quick", "registry"])]
+    /// Take the demo's cluster down, with everything in it; from the cluster of KUBECONFIG only the
+    /// mesh and the sample go
+    #[arg(long, conflicts_with = "registry")]
     down: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.down {
-        cluster::down(cluster::DEFAULT_NAME)?;
-        return Ok(ExitCode::SUCCESS);
+        return down(args);
     }
     let start = Instant::now();
     setup::ensure(&[setup::Purpose::Build])?;
     charts::run()?;
     let (mesh, kubeconfig) = place(args)?;
+    mesh.gateway_api()?;
     if !mesh.is_installed() {
         mesh.check(&["--pre", "--wait=10s"])?;
     }
@@ -56,6 +57,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         kubeconfig.display(),
         mesh.linkerd.parent().unwrap_or(&mesh.linkerd).display(),
     ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A cluster of ours goes as a whole; from a foreign one goes what the demo brought.
+fn down(args: &Args) -> Result<ExitCode> {
+    if cluster::is_foreign() {
+        let kubeconfig = PathBuf::from(std::env::var_os("KUBECONFIG").unwrap_or_default());
+        let linkerd = images::command_line(args.quick)?;
+        Mesh::new(linkerd, &kubeconfig, images::REGISTRY)?.remove()?;
+        ui::note("  the Gateway API's definitions stay: others may use them");
+    } else {
+        cluster::down(cluster::DEFAULT_NAME)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -12,6 +12,7 @@ use crate::archive::{Capability, Image};
 use crate::workspace::{self, Workspace};
 use crate::{cluster, setup, ui};
 
+mod debug;
 mod iptables;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -126,6 +127,11 @@ const RECIPES: &[Recipe] = &[
         name: "controller",
         programs: &[CONTROLLER],
         fill: controller,
+    },
+    Recipe {
+        name: "debug",
+        programs: &[],
+        fill: |image, _| debug::fill(image),
     },
     Recipe {
         name: "emojivoto",

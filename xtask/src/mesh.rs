@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::workspace::Workspace;
-use crate::{images, machine, program, tools, ui};
+use crate::{charts, images, machine, program, tools, ui};
 
 pub(crate) mod scrape;
 
@@ -43,13 +43,33 @@ impl Mesh {
         program::succeeds(&mut self.kubectl(&config))
     }
 
+    /// The Gateway API's own definitions, unless the cluster has them from elsewhere.
+    pub(crate) fn gateway_api(&self) -> Result<()> {
+        let routes = ["get", "crd", "httproutes.gateway.networking.k8s.io"];
+        if program::succeeds(&mut self.kubectl(&routes)) {
+            return Ok(());
+        }
+        let files = charts::standard()?;
+        ui::step(
+            "kubectl apply --server-side -f (the Gateway API's definitions)",
+            || {
+                let mut apply = self.kubectl(&["apply", "--server-side"]);
+                for file in &files {
+                    apply.arg("-f").arg(file);
+                }
+                program::output(&mut apply).map(drop)
+            },
+        )
+    }
+
     /// Definitions and control plane; an older installation is upgraded.
     pub(crate) fn install(&self) -> Result<()> {
+        self.gateway_api()?;
         let render = match self.is_installed() {
             true => "upgrade",
             false => "install",
         };
-        self.apply(&[render, "--crds", "--set", "installGatewayAPI=true"])?;
+        self.apply(&[render, "--crds"])?;
         if self.registry == images::REGISTRY {
             self.apply(&[render])
         } else {
@@ -87,6 +107,23 @@ impl Mesh {
             self.apply_text(&injected)
         })?;
         self.wait(namespace)
+    }
+
+    /// Takes the sample and the mesh away again; what else the cluster has stays.
+    pub(crate) fn remove(&self) -> Result<()> {
+        ui::step(format_args!("kubectl delete namespace {SAMPLE}"), || {
+            let delete = ["delete", "namespace", SAMPLE, "--ignore-not-found"];
+            program::output(&mut self.kubectl(&delete)).map(drop)
+        })?;
+        ui::step("linkerd uninstall | kubectl delete -f -", || {
+            let objects = program::output(&mut self.linkerd(&["uninstall"]))?;
+            if objects.trim().is_empty() {
+                return Ok(());
+            }
+            let file = Scratch::new(&objects)?;
+            let mut delete = self.kubectl(&["delete", "--ignore-not-found", "-f"]);
+            program::output(delete.arg(&file.0)).map(drop)
+        })
     }
 
     /// Until every deployment of a namespace is there, in its newest form.

@@ -52,7 +52,7 @@ const fn package(
     }
 }
 
-const PACKAGES: [Package; 21] = [
+const PACKAGES: [Package; 22] = [
     package(
         Purpose::Build,
         "gcc",
@@ -118,16 +118,17 @@ const PACKAGES: [Package; 21] = [
         "the cluster's certificates",
     ),
     package(
+        Purpose::Cluster,
+        "tcpdump",
+        "tcpdump",
+        "the debug image; proves what goes over the wire",
+    ),
+    package(Purpose::Cluster, "curl", "curl", "the debug image"),
+    package(
         Purpose::Test,
         "libcap2-bin",
         "getcap",
         "file capabilities of images",
-    ),
-    package(
-        Purpose::Test,
-        "tcpdump",
-        "tcpdump",
-        "proves what goes over the wire",
     ),
     package(Purpose::Test, "socat", "socat", "plain TCP peers"),
     package(Purpose::Test, "iperf3", "iperf3", "throughput"),

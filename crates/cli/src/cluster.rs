@@ -110,6 +110,20 @@ fn lift_global(values: &mut Value) {
     }
 }
 
+/// Names of the contexts that `--context` may choose.
+pub fn contexts(global: &Global) -> Result<Vec<String>> {
+    let file = global.kubeconfig.as_deref().filter(|file| !file.is_empty());
+    let kubeconfig = match file {
+        Some(file) => Kubeconfig::read_from(Path::new(file))?,
+        None => Kubeconfig::read()?,
+    };
+    Ok(kubeconfig
+        .contexts
+        .into_iter()
+        .map(|named| named.name)
+        .collect())
+}
+
 async fn config(global: &Global) -> Result<Config> {
     let options = KubeConfigOptions {
         context: global.context.clone().filter(|name| !name.is_empty()),

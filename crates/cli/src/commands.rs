@@ -4,6 +4,7 @@ pub mod authz;
 pub mod check;
 pub mod completion;
 pub mod diagnostics;
+pub mod doc;
 pub mod extension;
 pub mod identity;
 pub mod inject;
@@ -47,36 +48,27 @@ pub struct Cli {
     pub command: Commands,
 }
 
+/// What each one does is told by its own arguments, with examples.
 #[derive(Debug, Subcommand)]
 pub enum Commands {
-    /// Print the authorizations that apply to a resource
     Authz(authz::Args),
-    /// Check that the mesh can be installed, or that it works
     Check(check::Args),
-    /// Print a shell completion script
     Completion(completion::Args),
-    /// Look into the mesh: what the control plane tells proxies, and what they measure
     #[command(visible_alias = "dg")]
     Diagnostics(diagnostics::Args),
-    /// Print the certificates of proxies
+    #[command(name = "__complete", hide = true)]
+    Complete(completion::Words),
+    #[command(hide = true)]
+    Doc(doc::Args),
     Identity(identity::Args),
-    /// Add the proxy to Kubernetes manifests
     Inject(inject::Args),
-    /// Print the manifests that install the mesh
     Install(install::Args),
-    /// Print a ServiceProfile for a service
     Profile(profile::Args),
-    /// Print objects of older versions that are no longer needed
     Prune(prune::Args),
-    /// Print the state of the mesh at a glance
     Status(status::Args),
-    /// Remove the proxy from Kubernetes manifests
     Uninject(uninject::Args),
-    /// Print the objects to delete to remove the control plane
     Uninstall(uninstall::Args),
-    /// Print the manifests that upgrade an installed control plane
     Upgrade(upgrade::Args),
-    /// Print the versions of the CLI, the control plane and the proxies
     Version(version::Args),
 }
 
@@ -102,6 +94,8 @@ pub async fn run(context: &mut Context<'_>, command: Commands) -> Result<()> {
         Commands::Check(args) => check::run(context, &args).await,
         Commands::Completion(args) => completion::run(context, &args),
         Commands::Diagnostics(args) => diagnostics::run(context, args).await,
+        Commands::Complete(words) => completion::complete(context, &words).await,
+        Commands::Doc(args) => doc::run(context, &args),
         Commands::Identity(args) => identity::run(context, &args).await,
         Commands::Inject(args) => inject::run(context, args).await,
         Commands::Install(args) => install::run(context, args).await,

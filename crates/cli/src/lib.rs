@@ -11,6 +11,7 @@
 //! - [`failure`]: how a command ends early and with which exit code
 //! - [`chart`], [`values`], [`install`]: the embedded charts and what `install` and `upgrade` do with them
 //! - [`forward`], [`wire`], [`workload`]: into pods, the proxy API as JSON, pods of what people name
+//! - [`complete`]: what may stand where the cursor is, for the scripts of `completion`
 //! - [`manifest`], [`transform`]: reading manifests, and `inject` / `uninject` on them
 
 pub mod args;
@@ -20,6 +21,7 @@ pub mod chart;
 pub mod check;
 pub mod cluster;
 pub mod commands;
+pub mod complete;
 pub mod context;
 pub mod failure;
 pub mod fetch;

@@ -74,6 +74,20 @@ const KINDS: [(Kind, &str, &str, &str, &str, &str); 10] = [
 ];
 
 impl Kind {
+    /// In the order in which they are offered.
+    pub const ALL: [Self; 10] = [
+        Self::Namespace,
+        Self::DaemonSet,
+        Self::StatefulSet,
+        Self::Job,
+        Self::Deployment,
+        Self::ReplicationController,
+        Self::Pod,
+        Self::Service,
+        Self::CronJob,
+        Self::ReplicaSet,
+    ];
+
     /// The kind of `deploy`, `Deployments`, `po`, …
     pub fn parse(name: &str) -> Result<Self> {
         let lower = name.to_ascii_lowercase();
@@ -102,6 +116,14 @@ impl Kind {
     ) {
         let row = KINDS.iter().find(|(kind, ..)| *kind == self);
         row.expect("every kind has its row")
+    }
+
+    /// Where objects of this kind are listed; namespaces are in none.
+    pub fn api(self, client: Client, namespace: &str) -> Api<DynamicObject> {
+        match self {
+            Self::Namespace => Api::all_with(client, &self.resource()),
+            _ => Api::namespaced_with(client, namespace, &self.resource()),
+        }
     }
 
     fn resource(self) -> ApiResource {
@@ -229,7 +251,7 @@ pub async fn pods(client: &Client, namespace: &str, workload: &Workload) -> Resu
 }
 
 fn metadata(client: &Client, namespace: &str, kind: Kind) -> Api<DynamicObject> {
-    Api::namespaced_with(client.clone(), namespace, &kind.resource())
+    kind.api(client.clone(), namespace)
 }
 
 fn is_owned<K: ResourceExt>(object: &K, uids: &HashSet<String>) -> bool {

@@ -418,3 +418,73 @@ fn upgrade_repeats_the_install() {
         "no key in the ConfigMap"
     );
 }
+
+/// The words of a line as bash completes them, by the very script that is printed.
+#[test]
+fn bash_completes_with_the_script() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let bin = Path::new(env!("CARGO_BIN_EXE_linkerd"));
+    let kubeconfig = dir.path().join("kubeconfig");
+    let context = |name: &str| format!("- name: {name}\n  context: {{cluster: c, user: u}}\n");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncontexts:\n{}{}",
+        context("blue"),
+        context("green")
+    );
+    fs::write(&kubeconfig, text).expect("ours");
+    let script = linkerd(&["completion", "bash"], "").out;
+    for (line, expected) in [
+        ("linkerd che", "check"),
+        ("linkerd check --pr", "--pre --proxy"),
+        ("linkerd check -o ", "json short table"),
+        ("linkerd check --output = s", "short"),
+        ("linkerd check --context ", "blue green"),
+        ("linkerd check --context = g", "green"),
+        ("linkerd authz stat", "statefulset"),
+        ("linkerd inject ", ""),
+    ] {
+        let words: Vec<String> = line.split(' ').map(|word| format!("'{word}'")).collect();
+        let asked = format!(
+            "{script}\nCOMP_WORDS=({}); COMP_CWORD=$((${{#COMP_WORDS[@]}}-1))\n_linkerd_complete\necho \"${{COMPREPLY[*]}}\"\n",
+            words.join(" ")
+        );
+        let path = env::join_paths([
+            bin.parent().expect("a directory"),
+            Path::new("/usr/bin"),
+            Path::new("/bin"),
+        ])
+        .expect("a path");
+        let output = Command::new("bash")
+            .args(["--norc", "-c", &asked])
+            .env("PATH", path)
+            .env("KUBECONFIG", &kubeconfig)
+            .output()
+            .expect("bash starts");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let words: Vec<&str> = said.split_whitespace().collect();
+        assert_eq!(words.join(" "), expected, "{line}");
+    }
+}
+
+/// Names come from the cluster; one that does not answer gives none, and no error.
+#[test]
+fn completion_without_a_cluster_is_silent() {
+    for words in [
+        &["check", "-n", ""][..],
+        &["identity", ""],
+        &["authz", "deploy/"],
+    ] {
+        let mut args = vec!["__complete", "--"];
+        args.extend(words);
+        let ran = linkerd(&args, "");
+        assert_eq!(
+            (ran.code, ran.out.as_str(), ran.err.as_str()),
+            (0, "", ""),
+            "{words:?}"
+        );
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = linkerd(&["completion", shell], "").out;
+        assert!(script.contains("linkerd __complete -- "), "{script}");
+    }
+}

@@ -17,14 +17,13 @@ use k8s_openapi::api::core::v1::{Namespace, Service};
 use linkerd_k8s::{
     admission::{Handler, Review, Verdict},
     kube::{Api, Client},
-    labels::INJECT,
 };
 use serde_json::Value;
 use std::{fs, path::PathBuf};
 
 pub use args::{Args, run};
 use events::Events;
-use metrics::{AnnotationAt, Metrics};
+use metrics::{Metrics, Subject};
 use owner::Owner;
 
 /// Where the configuration is mounted.
@@ -139,13 +138,12 @@ impl Webhook {
         let template = Template::read(&review.object)?;
         let namespace = self.namespace(&review.namespace).await?;
         let owner = owner::of(&self.client, &review.namespace, &review.object).await;
-        let at = AnnotationAt::of(&namespace, &template);
-        self.metrics
-            .requested(owner.as_ref(), &review.namespace, at);
+        let subject = Subject::new(owner.as_ref(), &review.namespace, &namespace, &template);
+        self.metrics.requested(&subject);
 
         let reasons = decide(&config.values, &namespace, &template);
         if !reasons.is_empty() {
-            self.skipped(review, owner.as_ref(), at, &reasons, &namespace, &template);
+            self.skipped(review, owner.as_ref(), &subject, &reasons);
             return Ok(opaque(
                 &review.object,
                 of_pod(&config.values, &namespace, &template),
@@ -171,8 +169,7 @@ impl Webhook {
             tracing::warn!(namespace = %review.namespace, annotation = %ignored, "Ignored an annotation");
         }
         tracing::info!(namespace = %review.namespace, owner = owner.as_ref().map(Owner::to_string), "Injected");
-        self.metrics
-            .responded(owner.as_ref(), &review.namespace, at, None);
+        self.metrics.responded(&subject, None);
         self.publish(
             review,
             owner.as_ref(),
@@ -187,24 +184,18 @@ impl Webhook {
         &self,
         review: &Review,
         owner: Option<&Owner>,
-        at: AnnotationAt,
+        subject: &Subject,
         reasons: &[Reason],
-        namespace: &Annotations,
-        template: &Template,
     ) {
         let keys: Vec<&str> = reasons.iter().map(|reason| reason.key()).collect();
         let texts: Vec<&str> = reasons.iter().map(|reason| reason.text()).collect();
         tracing::debug!(namespace = %review.namespace, reasons = %keys.join(","), "Skipped");
-        self.metrics
-            .responded(owner, &review.namespace, at, Some(&keys.join(",")));
-        // Nobody asked for injection: an event on every pod of the cluster would only be noise.
-        if namespace.contains_key(INJECT) || template.annotation(INJECT).is_some() {
-            let message = format!(
-                "Linkerd sidecar proxy injection skipped: {}",
-                texts.join(",")
-            );
-            self.publish(review, owner, &[], events::SKIPPED, &message);
-        }
+        self.metrics.responded(subject, Some(&keys.join(",")));
+        let message = format!(
+            "Linkerd sidecar proxy injection skipped: {}",
+            texts.join(", ")
+        );
+        self.publish(review, owner, &[], events::SKIPPED, &message);
     }
 
     fn publish(

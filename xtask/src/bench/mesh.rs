@@ -76,6 +76,7 @@ struct Report {
 }
 
 fn measure(mesh: &Mesh) -> Result<Report> {
+    mesh.gateway_api()?;
     let start = Instant::now();
     mesh.install()?;
     mesh.wait("linkerd")?;

@@ -72,7 +72,7 @@ fn extensions() -> Result<Vec<PathBuf>> {
 }
 
 /// The libraries and the loader that these files need, as the loader of this machine finds them.
-fn libraries(dynamic: &[PathBuf]) -> Result<BTreeSet<PathBuf>> {
+pub(super) fn libraries(dynamic: &[PathBuf]) -> Result<BTreeSet<PathBuf>> {
     let listing = program::output(&mut program::command("ldd", dynamic))?;
     Ok(listing.lines().filter_map(library).collect())
 }
@@ -84,7 +84,7 @@ fn library(line: &str) -> Option<PathBuf> {
     path.starts_with('/').then(|| PathBuf::from(path))
 }
 
-fn text(path: &Path) -> String {
+pub(super) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 

@@ -32,19 +32,15 @@ pub struct Args {
     command: Commands,
 }
 
+/// What each one does is told by its own arguments, with examples.
 #[derive(Debug, Subcommand)]
 pub enum Commands {
-    /// Print the metrics of the control plane
     #[command(visible_alias = "cp-metrics")]
     ControllerMetrics(controller_metrics::Args),
-    /// Print the endpoints of services as proxies get them
     #[command(visible_alias = "ep")]
     Endpoints(endpoints::Args),
-    /// Print the policy of a pod's or a service's port as proxies get it
     Policy(policy::Args),
-    /// Print the profile of a destination as proxies get it
     Profile(profile::Args),
-    /// Print the metrics of a workload's proxies
     ProxyMetrics(proxy_metrics::Args),
 }
 

@@ -8,10 +8,11 @@ use linkerd_tls::{TrustAnchors, issuer::Issuer};
 use serde_json::Value;
 use std::time::SystemTime;
 
-const CONTROLLER_LEVELS: [&str; 7] = ["panic", "fatal", "error", "warn", "info", "debug", "trace"];
+pub(crate) const CONTROLLER_LEVELS: [&str; 7] =
+    ["panic", "fatal", "error", "warn", "info", "debug", "trace"];
 const PROXY_LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
-const POLICIES: [&str; 6] = [
+pub(crate) const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
+pub(crate) const POLICIES: [&str; 6] = [
     "all-authenticated",
     "all-unauthenticated",
     "cluster-authenticated",
