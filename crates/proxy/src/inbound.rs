@@ -58,6 +58,7 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted, inbound_port: u16) {
             %client,
             "inbound connections are not allowed on this IP address ({orig_dst})"
         );
+        failed(&worker, orig_dst, "unexpected");
         return;
     }
     if worker.overloaded.get() {
@@ -80,14 +81,17 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted, inbound_port: u16) {
         forward(&worker, &policy, peer, conn).await;
         return;
     }
+    // All steps of detection share their time.
     let limit = worker.config.inbound.detect_timeout;
+    let began = Instant::now();
+    let left = |limit: Duration| limit.saturating_sub(began.elapsed());
     let Some(conn) = server_first(&worker, &policy, client, orig_dst, conn, limit).await else {
         return;
     };
-    let terminated = match tls::detect(&worker, conn, Alpn::None, limit).await {
+    let terminated = match tls::detect(&worker, conn, Alpn::None, left(limit)).await {
         Ok(terminated) => terminated,
         Err(error) => {
-            tls_failed(&worker, client, orig_dst, &policy, &error);
+            tls_failed(&worker, client, orig_dst, &error);
             return;
         }
     };
@@ -104,12 +108,12 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted, inbound_port: u16) {
     }
     let meshed = matches!(peer.tls, ClientTls::Mesh(_));
     let (detect, otherwise): (Option<Duration>, Speaks) = match &snapshot.protocol {
-        Protocol::Detect { timeout, .. } => (Some(*timeout), Speaks::Opaque),
-        Protocol::Http1(_) if meshed => (Some(limit), Speaks::Http1),
+        Protocol::Detect { timeout, .. } => (Some(left(*timeout)), Speaks::Opaque),
+        Protocol::Http1(_) if meshed => (Some(left(limit)), Speaks::Http1),
         Protocol::Http1(_) => (None, Speaks::Http1),
         Protocol::Http2(_) | Protocol::Grpc(_) => (None, Speaks::Http2),
         Protocol::Tls | Protocol::Opaque => (None, Speaks::Opaque),
-        Protocol::Invalid(_) => (Some(limit), Speaks::Opaque),
+        Protocol::Invalid(_) => (Some(left(limit)), Speaks::Opaque),
     };
     carry(&worker, &policy, peer, conn, detect, otherwise).await;
 }
@@ -124,6 +128,7 @@ async fn server_first(
     mut conn: Conn,
     limit: Duration,
 ) -> Option<Conn> {
+    let began = Instant::now();
     match sniff::more(&mut conn, limit.min(sniff::SILENCE)).await {
         Ok(()) => return Some(conn),
         Err(sniff::SniffError::Timeout) => {}
@@ -143,8 +148,9 @@ async fn server_first(
     let Ok(mut server) = endpoint.connect(Payload::Opaque).await else {
         return Some(conn);
     };
-    match sniff::first_speaker(&mut conn, &mut server, limit).await {
-        Ok(sniff::Speaker::Client | sniff::Speaker::Nobody) => Some(conn),
+    let left = limit.saturating_sub(began.elapsed());
+    match sniff::first_speaker(&mut conn, &mut server, left).await {
+        Ok(sniff::Speaker::Client | sniff::Speaker::Nobody | sniff::Speaker::Gone) => Some(conn),
         Ok(sniff::Speaker::Server) => {
             carry_opaque(worker, policy, peer, conn, Some(server)).await;
             None
@@ -214,44 +220,43 @@ async fn carry(
 /// A connection to the inbound port itself: always mutual TLS with a transport header.
 async fn direct(worker: &Rc<Worker>, conn: Conn, client: SocketAddr, orig_dst: SocketAddr) {
     let limit = worker.config.inbound.detect_timeout;
-    let terminated = tls::detect(worker, conn, Alpn::TransportHeader, limit).await;
-    let Ok(Terminated {
+    let began = Instant::now();
+    let terminated = match tls::detect(worker, conn, Alpn::TransportHeader, limit).await {
+        Ok(terminated) => terminated,
+        Err(error) => {
+            tls_failed(worker, client, orig_dst, &error);
+            return;
+        }
+    };
+    let Terminated {
         mut conn,
         tls,
         alpn,
-    }) = terminated
-    else {
-        tracing::debug!(%client, "TLS of a direct connection failed");
-        return;
+    } = terminated;
+    let unwanted = if tls.id().is_none() {
+        Some("direct connections must be mutually authenticated")
+    } else if !alpn {
+        Some("direct connections require transport header negotiation")
+    } else {
+        None
     };
-    if tls.id().is_none() {
-        tracing::info!(%client, "direct connections must be mutually authenticated");
+    if let Some(message) = unwanted {
+        tracing::info!(%client, message);
+        failed(worker, orig_dst, "unexpected");
         return;
     }
-    if !alpn {
-        tracing::info!(%client, "direct connections require transport header negotiation");
-        return;
-    }
-    let header = tokio::time::timeout(limit, async {
-        loop {
-            match Header::decode(&mut conn.rbuf) {
-                Ok(Some(header)) => return Ok(header),
-                Ok(None) => {}
-                Err(error) => return Err(error.to_string()),
-            }
-            sniff::more(&mut conn, limit)
-                .await
-                .map_err(|e| e.to_string())?;
-        }
-    });
+    let left = limit.saturating_sub(began.elapsed());
+    let header = tokio::time::timeout(left, read_header(&mut conn));
     let header = match header.await {
         Ok(Ok(header)) => header,
         Ok(Err(error)) => {
             tracing::debug!(%client, error, "Bad transport header");
+            failed(worker, orig_dst, "unexpected");
             return;
         }
         Err(_) => {
             tracing::debug!(%client, "Reading a transport header timed out");
+            failed(worker, orig_dst, "i/o");
             return;
         }
     };
@@ -277,6 +282,17 @@ async fn direct(worker: &Rc<Worker>, conn: Conn, client: SocketAddr, orig_dst: S
         None => Speaks::Opaque,
     };
     carry(worker, &policy, peer, conn, None, speaks).await;
+}
+
+async fn read_header(conn: &mut Conn) -> Result<Header, String> {
+    loop {
+        if let Some(header) = Header::decode(&mut conn.rbuf).map_err(|e| e.to_string())? {
+            return Ok(header);
+        }
+        sniff::more(conn, Duration::MAX)
+            .await
+            .map_err(|e| e.to_string())?;
+    }
 }
 
 /// Opaque bytes to the application, for as long as policy allows.
@@ -327,6 +343,7 @@ async fn carry_opaque(
         Ok(server) => server,
         Err(error) => {
             tracing::debug!(target = %peer.target, %error, "Connection to the application failed");
+            failed(worker, peer.target, "i/o");
             return;
         }
     };
@@ -353,13 +370,7 @@ fn metered(worker: &Worker, policy: &PortPolicy, peer: &Client, conn: Conn) -> C
     conn.metered(worker.inbound.transport(&worker.registry, &labels).open())
 }
 
-fn tls_failed(
-    worker: &Worker,
-    client: SocketAddr,
-    orig_dst: SocketAddr,
-    policy: &PortPolicy,
-    error: &TlsError,
-) {
+fn tls_failed(worker: &Worker, client: SocketAddr, orig_dst: SocketAddr, error: &TlsError) {
     let timed_out = matches!(error, TlsError::Sniff(sniff::SniffError::Timeout));
     let (message, label) = if timed_out {
         ("TLS detection timed out", "tls detection timeout")
@@ -367,10 +378,15 @@ fn tls_failed(
         ("TLS failed", "i/o")
     };
     tracing::debug!(%client, %orig_dst, %error, message);
+    failed(worker, orig_dst, label);
+}
+
+/// Counts a connection that ends because of an error.
+fn failed(worker: &Worker, target: SocketAddr, error: &str) {
     let labels = Labels::default()
-        .with("error", label)
-        .target(orig_dst)
-        .server(&policy.current().meta, orig_dst.port())
+        .with("error", error)
+        .target(target)
+        .server(&worker.inbound.server(worker, target.port()), target.port())
         .finish();
     worker
         .registry

@@ -140,17 +140,29 @@ async fn serve_detected(
     let mut verdict = sniff::http(&mut conn, limit.min(sniff::SILENCE)).await;
     if matches!(verdict, Ok(detect::Http::More)) && limit > sniff::SILENCE {
         // A silent client may be waiting for its server to speak: ask the server, too.
+        let left = || limit.saturating_sub(began.elapsed());
         if conn.rbuf.is_empty()
-            && let Ok(dialled) = dial(worker, policy, route).await
+            && let Ok(mut dialled) = dial(worker, policy, route).await
         {
-            let (server, _) = server.insert(dialled);
-            match sniff::first_speaker(&mut conn, server, limit).await {
-                Ok(Speaker::Client) => verdict = sniff::http(&mut conn, limit).await,
-                Ok(Speaker::Server | Speaker::Nobody) => verdict = Ok(detect::Http::NotHttp),
+            let first = sniff::first_speaker(&mut conn, &mut dialled.0, left()).await;
+            match first {
+                Ok(Speaker::Client) => {
+                    server = Some(dialled);
+                    verdict = sniff::http(&mut conn, left()).await;
+                }
+                Ok(Speaker::Server) => {
+                    server = Some(dialled);
+                    verdict = Ok(detect::Http::NotHttp);
+                }
+                Ok(Speaker::Nobody) => server = Some(dialled),
+                Ok(Speaker::Gone) => {
+                    drop(dialled);
+                    verdict = sniff::http(&mut conn, left()).await;
+                }
                 Err(error) => verdict = Err(error),
             }
         } else {
-            verdict = sniff::http(&mut conn, limit - sniff::SILENCE).await;
+            verdict = sniff::http(&mut conn, left()).await;
         }
     }
     let result = match &verdict {
@@ -184,26 +196,30 @@ async fn serve_detected(
     }
 }
 
-/// Opaque bytes to a service by name, for the gateway.
-pub(crate) async fn carry_named(worker: &Rc<Worker>, target: Target, conn: Conn) {
+/// Opaque bytes to a service by name, for the gateway. Fails with the name of the error.
+pub(crate) async fn carry_named(
+    worker: &Rc<Worker>,
+    target: Target,
+    conn: Conn,
+) -> Result<(), &'static str> {
     let local = worker.outbound.target(worker, target);
-    let policy = match local.ready(worker).await {
-        Ok(policy) => policy,
-        Err(error) => {
-            tracing::info!(target = %local.target(), %error, "bad gateway domain");
-            return;
-        }
-    };
+    let policy = local.ready(worker).await.map_err(|error| {
+        tracing::info!(target = %local.target(), %error, "bad gateway domain");
+        "gateway domain invalid"
+    })?;
     let (Protocol::Detect { opaque: route, .. } | Protocol::Opaque(route)) =
         &policy.policy.protocol
     else {
         tracing::debug!(target = %local.target(), "The service is not opaque");
-        return;
+        return Err("unexpected");
     };
-    match dial(worker, &policy, route.as_ref()).await {
-        Ok((server, _flight)) => tunnel::copy(conn, server).await,
-        Err(error) => tracing::debug!(?error, "Gateway connection failed"),
-    }
+    let dialled = dial(worker, &policy, route.as_ref()).await;
+    let (server, _flight) = dialled.map_err(|error| {
+        tracing::debug!(?error, "Gateway connection failed");
+        error.cause()
+    })?;
+    tunnel::copy(conn, server).await;
+    Ok(())
 }
 
 async fn opaque(

@@ -54,7 +54,7 @@ impl ServiceIo {
         let (io, prefix, _) = conn.into_parts();
         let io = io.into_tcp().expect("it was made of a socket");
         let client = match hello {
-            sniff::Tls::NotTls => ClientTls::Plain(NoTls::NotFromRemote),
+            sniff::Tls::NotTls | sniff::Tls::Hello(None) => ClientTls::Plain(NoTls::NotFromRemote),
             sniff::Tls::Hello(Some(sni))
                 if sni.eq_ignore_ascii_case(&store.local().server_name) =>
             {
@@ -66,7 +66,7 @@ impl ServiceIo {
                     client: ClientTls::Mesh(id),
                 });
             }
-            sniff::Tls::Hello(sni) => ClientTls::Opaque(sni.unwrap_or_default()),
+            sniff::Tls::Hello(Some(sni)) => ClientTls::Opaque(sni),
         };
         Ok(Self {
             kind: Kind::Plain(prefix, io),

@@ -101,6 +101,8 @@ pub enum Speaker {
     Server,
     /// Nobody within the limit.
     Nobody,
+    /// Nobody, and the server has closed or failed: only the client can tell what it wants.
+    Gone,
 }
 
 /// Waits for the first bytes of either side.
@@ -119,9 +121,9 @@ pub async fn first_speaker(
                 Err(error) => Err(error.into()),
             });
         }
-        // A server that closes or fails has said what it had to say, too.
         match server.poll_fill(cx) {
-            Poll::Ready(_) => Poll::Ready(Ok(Speaker::Server)),
+            Poll::Ready(Ok(n)) if n > 0 => Poll::Ready(Ok(Speaker::Server)),
+            Poll::Ready(_) => Poll::Ready(Ok(Speaker::Gone)),
             Poll::Pending => Poll::Pending,
         }
     });

@@ -4,7 +4,6 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
-    net::SocketAddr,
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -22,7 +21,10 @@ use crate::{
     metrics::{Counter, Family, Labels},
     observe::{self, Observed, Source},
     outbound::{self, OutboundHttp, Version},
-    policy::{matching, server::authorize},
+    policy::{
+        Meta, matching,
+        server::{ServerPolicy, authorize},
+    },
     transport_header::{Header, Session},
     worker::{Drain, Gate, Worker},
 };
@@ -36,6 +38,7 @@ pub(super) async fn serve(
     conn: Conn,
 ) {
     let policy = worker.inbound.port(worker, peer.target.port());
+    let conn = super::metered(worker, &policy, &peer, conn);
     let target = Target::Name(name.to_ascii_lowercase(), header.port);
     let http = |version| GatewayHttp {
         worker: worker.clone(),
@@ -44,6 +47,7 @@ pub(super) async fn serve(
         target: target.clone(),
         version,
         errors: RefCell::default(),
+        allowed: RefCell::default(),
     };
     match header.session {
         Some(Session::Http1) => server1::serve(&http(Version::Http1), conn).await,
@@ -52,19 +56,44 @@ pub(super) async fn serve(
             server2::serve(&http(Version::Http2), conn, config).await;
         }
         None => {
-            let snapshot = policy.current();
-            let allowed = authorize(snapshot.authorizations.iter(), peer.addr.ip(), &peer.tls);
-            if allowed.is_none() {
-                tracing::info!(client.ip = %peer.addr.ip(), "Connection denied");
-                return;
+            if let Err(error) = opaque(worker, &policy, &peer, target, conn).await {
+                super::failed(worker, peer.target, error);
             }
-            if !known(worker, name) || is_ours(worker, peer.tls.id()) {
-                tracing::info!(name, "bad gateway domain");
-                return;
-            }
-            outbound::carry_named(worker, target, conn).await;
         }
     }
+}
+
+/// Opaque bytes, if the client may; a refusal counts as such, an error is named.
+async fn opaque(
+    worker: &Rc<Worker>,
+    policy: &PortPolicy,
+    peer: &Client,
+    target: Target,
+    conn: Conn,
+) -> Result<(), &'static str> {
+    let snapshot = policy.current();
+    let labels = Labels::default()
+        .target(peer.target)
+        .client_tls(&peer.tls)
+        .server(&snapshot.meta, peer.target.port());
+    let count = |family, labels: Labels| worker.registry.counter(family, &labels.finish()).inc();
+    let allowed = authorize(snapshot.authorizations.iter(), peer.addr.ip(), &peer.tls);
+    let Some(authorization) = allowed else {
+        tracing::info!(client.ip = %peer.addr.ip(), "Connection denied");
+        count(Family::InboundTcpAuthzDenyTotal, labels);
+        return Ok(());
+    };
+    let labels = labels.resource("authz", &authorization.meta);
+    count(Family::InboundTcpAuthzAllowTotal, labels);
+    if is_ours(worker, peer.tls.id()) {
+        tracing::info!(%target, "gateway loop detected");
+        return Err("gateway loop");
+    }
+    if !matches!(&target, Target::Name(name, _) if known(worker, name)) {
+        tracing::info!(%target, "bad gateway domain");
+        return Err("gateway domain invalid");
+    }
+    outbound::carry_named(worker, target, conn).await
 }
 
 /// Whether the gateway serves a name.
@@ -85,6 +114,8 @@ struct GatewayHttp {
     target: Target,
     version: Version,
     errors: RefCell<HashMap<&'static str, Arc<Counter>>>,
+    /// Allowed requests, by the policy they were allowed under.
+    allowed: RefCell<Option<(Arc<ServerPolicy>, Arc<Counter>)>>,
 }
 
 impl GatewayHttp {
@@ -95,11 +126,29 @@ impl GatewayHttp {
         }
     }
 
-    fn labels(&self, addr: SocketAddr) -> Labels {
+    /// A gateway's requests have one route: to whatever they name.
+    fn labels(&self, policy: &ServerPolicy) -> Labels {
+        let addr = self.peer.target;
         Labels::default()
             .target(addr)
             .client_tls(&self.peer.tls)
-            .server(&self.policy.current().meta, addr.port())
+            .server(&policy.meta, addr.port())
+            .resource("route", &Meta::Default("default".into()))
+    }
+
+    /// Under one policy, one client is always let in by the same authorization.
+    fn count_allowed(&self, policy: &Arc<ServerPolicy>, authz: &Meta) {
+        let mut allowed = self.allowed.borrow_mut();
+        let known = allowed.as_ref().filter(|(p, _)| Arc::ptr_eq(p, policy));
+        if let Some((_, counter)) = known {
+            counter.inc();
+            return;
+        }
+        let labels = self.labels(policy).resource("authz", authz).finish();
+        let family = Family::InboundHttpAuthzAllowTotal;
+        let counter = self.worker.registry.counter(family, &labels);
+        counter.inc();
+        *allowed = Some((policy.clone(), counter));
     }
 }
 
@@ -110,15 +159,16 @@ impl Direction for GatewayHttp {
         let policy = self.policy.current();
         let client = self.peer.addr.ip();
         let allowed = authorize(policy.authorizations.iter(), client, &self.peer.tls);
-        if allowed.is_none() {
+        let Some(authorization) = allowed else {
             tracing::info!(client.ip = %client, "Request denied");
-            let labels = self.labels(self.peer.target).finish();
+            let labels = self.labels(&policy).finish();
             let registry = &self.worker.registry;
             registry
                 .counter(Family::InboundHttpAuthzDenyTotal, &labels)
                 .inc();
             return Err(HttpError::unauthorized());
-        }
+        };
+        self.count_allowed(&policy, &authorization.meta);
         let ours = &self.worker.store.local().id;
         let seen = request.any_header(&BY, &mut |value| passed_by(value, ours.as_str()));
         if seen || is_ours(&self.worker, self.peer.tls.id()) {

@@ -18,7 +18,7 @@ use crate::{
         Counter, Family, Histogram, Labels, Registry, http::HttpMetrics,
         transport::TransportMetrics,
     },
-    policy::{endpoint::EndpointMeta, server::ServerPolicy},
+    policy::{Meta, endpoint::EndpointMeta, server::ServerPolicy},
     worker::Worker,
 };
 
@@ -66,6 +66,14 @@ impl Cache {
             (Rc::new(policy), Cell::new(Instant::now()))
         });
         policy.clone()
+    }
+
+    /// What the policy of a port belongs to. Nothing is watched on account of the question.
+    pub fn server(&self, worker: &Worker, port: u16) -> Arc<Meta> {
+        match self.ports.borrow().get(&port) {
+            Some((policy, _)) => policy.current().meta.clone(),
+            None => ServerPolicy::initial(&worker.config.inbound, port).meta,
+        }
     }
 
     /// The application at an address.

@@ -43,13 +43,14 @@ pub(crate) async fn detect(
     limit: Duration,
 ) -> Result<Terminated, TlsError> {
     let tls = match sniff::tls(&mut conn, limit).await? {
-        sniff::Tls::NotTls => ClientTls::Plain(NoTls::NotFromRemote),
+        // Without a server name it may be TLS, but nobody's that we know.
+        sniff::Tls::NotTls | sniff::Tls::Hello(None) => ClientTls::Plain(NoTls::NotFromRemote),
         sniff::Tls::Hello(Some(sni))
             if sni.eq_ignore_ascii_case(&worker.store.local().server_name) =>
         {
             return terminate(worker, conn, alpn).await;
         }
-        sniff::Tls::Hello(sni) => ClientTls::Opaque(sni.unwrap_or_default()),
+        sniff::Tls::Hello(Some(sni)) => ClientTls::Opaque(sni),
     };
     Ok(Terminated {
         conn,

@@ -1,0 +1,294 @@
+//! Inbound connections that are not ordinary ones: silent, refused, direct without what a direct
+//! connection needs, or on their way in a circle. What ends in an error is counted.
+
+#[path = "support/harness.rs"]
+mod harness;
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use harness::{CLUSTER_IP, Client, Closed, DEADLINE, Proxy, SERVICE, block_on, counts, http_echo};
+use linkerd_core::identity::Id;
+use linkerd_proxy::{
+    socket::OrigDst,
+    transport_header::{Header, Session},
+};
+use linkerd_testkit::{
+    control_plane::{ControlPlane, objects},
+    wait_for,
+};
+use linkerd_tls::{Alpn, HANDSHAKE_DEADLINE, Local, Peer, Store, TrustAnchors};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A proxy whose inbound connections are meant for `target`.
+fn in_front_of(control: &ControlPlane, target: SocketAddr, settings: &[(&str, &str)]) -> Proxy {
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    Proxy::start(control, "web", local, OrigDst::fixed(target), settings)
+}
+
+/// A proxy that is connected to directly.
+fn direct(control: &ControlPlane, settings: &[(&str, &str)]) -> Proxy {
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    Proxy::start(control, "web", local.clone(), local, settings)
+}
+
+/// Waits for the end of a connection that is given nothing.
+fn ends(io: &mut TcpStream) {
+    io.set_read_timeout(Some(DEADLINE)).expect("an option");
+    let mut buf = [0; 64];
+    // Unread bytes make it a reset.
+    let read = io.read(&mut buf).unwrap_or(0);
+    assert_eq!(read, 0, "nothing is said");
+}
+
+#[test]
+fn a_client_that_says_nothing_is_given_up_when_the_time_for_all_detection_is_over() {
+    let app = http_echo();
+    let control = ControlPlane::start();
+    let settings = [("INBOUND_DETECT_TIMEOUT", "2s")];
+    let proxy = in_front_of(&control, app.addr(), &settings);
+    let start = Instant::now();
+    ends(&mut TcpStream::connect(proxy.inbound).expect("connects"));
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(1_900), "{took:?}");
+    assert!(took < Duration::from_millis(3_900), "not twice: {took:?}");
+    let target = format!("target_addr=\"{}\"", app.addr());
+    let labels = [
+        "error=\"tls detection timeout\"",
+        "srv_name=\"all-unauthenticated\"",
+        target.as_str(),
+    ];
+    counts(&proxy, "inbound_tcp_errors_total", &labels, 1.0);
+}
+
+/// Closes the first connection without a word and answers on all others.
+fn hesitant() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let addr = listener.local_addr().expect("bound");
+    let seen = Arc::new(AtomicUsize::new(0));
+    let count = seen.clone();
+    std::thread::spawn(move || {
+        for io in listener.incoming() {
+            let mut io = io.expect("accepts");
+            if count.fetch_add(1, Ordering::SeqCst) == 0 {
+                continue;
+            }
+            std::thread::spawn(move || {
+                let mut buf = [0; 1024];
+                while let Ok(n) = io.read(&mut buf)
+                    && n > 0
+                {
+                    let _ = io.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+                }
+            });
+        }
+    });
+    (addr, seen)
+}
+
+#[test]
+fn a_server_that_closes_has_not_spoken() {
+    let control = ControlPlane::start();
+    let vip = OrigDst::fixed(CLUSTER_IP.parse().expect("an address"));
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    let outbound = Proxy::start(&control, "curl", vip, local, &[]);
+    control.set_outbound(CLUSTER_IP, objects::service(SERVICE));
+    let (app, seen) = hesitant();
+    control.set_endpoints(SERVICE, [objects::endpoint(app)]);
+    let (own, own_seen) = hesitant();
+    let inbound = in_front_of(&control, own, &[]);
+    for (name, to, seen) in [
+        ("outbound", outbound.outbound, seen),
+        ("inbound", inbound.inbound, own_seen),
+    ] {
+        let mut client = Client::connect(to);
+        wait_for(DEADLINE, "the silent client's server to be asked", || {
+            seen.load(Ordering::SeqCst) == 1
+        });
+        assert_eq!(client.get("/", "web").status(), 200, "{name}");
+    }
+    let http = ["result=\"http/1\""];
+    let family = "outbound_tcp_detect_http_results_total";
+    counts(&outbound, family, &http, 1.0);
+}
+
+#[test]
+fn an_address_that_is_not_the_pods_is_refused() {
+    let app = http_echo();
+    let control = ControlPlane::start();
+    let proxy = in_front_of(&control, app.addr(), &[("INBOUND_IPS", "10.1.2.3")]);
+    ends(&mut TcpStream::connect(proxy.inbound).expect("connects"));
+    counts(
+        &proxy,
+        "inbound_tcp_errors_total",
+        &["error=\"unexpected\""],
+        1.0,
+    );
+    assert!(app.connections().is_empty());
+}
+
+#[test]
+fn an_application_that_refuses_opaque_connections_is_an_error() {
+    let app = Closed::new();
+    let control = ControlPlane::start();
+    let port = app.addr().port().to_string();
+    let settings = [("INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", port.as_str())];
+    let proxy = in_front_of(&control, app.addr(), &settings);
+    ends(&mut TcpStream::connect(proxy.inbound).expect("connects"));
+    let labels = ["error=\"i/o\"", "srv_name=\"all-unauthenticated\""];
+    counts(&proxy, "inbound_tcp_errors_total", &labels, 1.0);
+}
+
+/// Connects to the inbound port with TLS, sends, and gives what comes back.
+fn over_tls(proxy: &Proxy, store: &Store, alpn: Alpn, first: &[u8]) -> Vec<u8> {
+    block_on(async {
+        let id = Id::parse(&proxy.identity).expect("an identity");
+        let peer = Peer::new(id, None).expect("a peer");
+        // Not on this host, as far as policy can see.
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        let afar = SocketAddr::from(([127, 0, 0, 2], 0));
+        socket.bind(afar).expect("an address of ours");
+        let io = socket.connect(proxy.inbound).await.expect("connects");
+        let snapshot = store.snapshot();
+        let mut tls =
+            linkerd_tls::handshake::connect(io, &peer, &snapshot, alpn, HANDSHAKE_DEADLINE)
+                .await
+                .expect("handshakes");
+        let _ = tls.write_all(first).await;
+        let _ = tls.flush().await;
+        let mut got = Vec::new();
+        let _ = tls.read_to_end(&mut got).await;
+        got
+    })
+}
+
+/// Believes what the others believe, and has no certificate.
+fn nobody(control: &ControlPlane) -> Store {
+    let anchors = TrustAnchors::from_pem("test", control.anchors_pem().as_bytes());
+    let id = Id::parse("nobody.ns").expect("a name");
+    Store::new(anchors.expect("a root"), Local::new(id))
+}
+
+fn header(port: u16, name: Option<&str>, session: Option<Session>) -> Vec<u8> {
+    let header = Header {
+        port,
+        name: name.map(str::to_owned),
+        session,
+    };
+    header.encode().to_vec()
+}
+
+#[test]
+fn direct_connections_need_a_certificate_and_a_transport_header() {
+    let app = http_echo();
+    let control = ControlPlane::start();
+    let proxy = direct(&control, &[]);
+    let peer = direct(&control, &[]);
+    let get = b"GET / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n";
+    let good = [
+        header(app.addr().port(), None, Some(Session::Http1)).as_slice(),
+        get,
+    ]
+    .concat();
+
+    let answer = over_tls(&proxy, &peer.store, Alpn::TransportHeader, &good);
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
+    let errors = |label: &str, want: f64| {
+        let label = format!("error=\"{label}\"");
+        let labels = [label.as_str(), "srv_name=\"all-unauthenticated\""];
+        counts(&proxy, "inbound_tcp_errors_total", &labels, want);
+    };
+    errors("unexpected", 0.0);
+
+    let mut plain = TcpStream::connect(proxy.inbound).expect("connects");
+    plain.write_all(get).expect("writes");
+    ends(&mut plain);
+    errors("unexpected", 1.0);
+
+    let anonymous = nobody(&control);
+    let answer = over_tls(&proxy, &anonymous, Alpn::TransportHeader, &good);
+    assert!(answer.is_empty(), "no client certificate: {answer:?}");
+    errors("unexpected", 2.0);
+
+    let answer = over_tls(&proxy, &peer.store, Alpn::None, &good);
+    assert!(answer.is_empty(), "no transport header: {answer:?}");
+    errors("unexpected", 3.0);
+
+    let answer = over_tls(&proxy, &peer.store, Alpn::TransportHeader, get);
+    assert!(answer.is_empty(), "something else: {answer:?}");
+    errors("unexpected", 4.0);
+    assert_eq!(app.requests().len(), 1);
+}
+
+#[test]
+fn a_direct_connection_to_the_inbound_port_does_not_go_in_a_circle() {
+    let control = ControlPlane::start();
+    let proxy = direct(&control, &[]);
+    let peer = direct(&control, &[]);
+    let port = proxy.inbound.port();
+    let get = b"GET / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n";
+    let looped = [header(port, None, Some(Session::Http1)).as_slice(), get].concat();
+    let answer = over_tls(&proxy, &peer.store, Alpn::TransportHeader, &looped);
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+    assert!(answer.contains("must not target"), "{answer}");
+    let opaque = header(port, None, None);
+    let answer = over_tls(&proxy, &peer.store, Alpn::TransportHeader, &opaque);
+    assert!(answer.is_empty(), "{answer:?}");
+    counts(&proxy, "inbound_tcp_errors_total", &["error=\"i/o\""], 1.0);
+}
+
+#[test]
+fn opaque_connections_through_a_gateway_are_authorized_and_counted() {
+    let control = ControlPlane::start();
+    let settings = [("INBOUND_GATEWAY_SUFFIXES", "svc.cluster.local.")];
+    let proxy = direct(&control, &settings);
+    let (peer, port) = (direct(&control, &[]), proxy.inbound.port());
+    let app = linkerd_testkit::echo::Echo::tcp(
+        ([127, 0, 0, 1], 0),
+        linkerd_testkit::echo::Behavior {
+            close_after: Some(4),
+            ..linkerd_testkit::echo::Behavior::default()
+        },
+    );
+    let name = "target.ns.svc.cluster.local";
+    control.set_outbound(format!("{name}:80"), objects::service(SERVICE));
+    control.set_endpoints(SERVICE, [objects::endpoint(app.addr())]);
+    let through = |store: &Store, name: &str| {
+        let first = [header(80, Some(name), None).as_slice(), b"ping"].concat();
+        over_tls(&proxy, store, Alpn::TransportHeader, &first)
+    };
+    // The same service account: it looks like us.
+    assert!(through(&peer.store, name).is_empty());
+    counts(
+        &proxy,
+        "inbound_tcp_errors_total",
+        &["error=\"gateway loop\""],
+        1.0,
+    );
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    let client = Proxy::start(&control, "curl", local.clone(), local, &[]);
+    assert_eq!(through(&client.store, name), b"ping");
+    let allowed = ["authz_name=\"all-unauthenticated\"", "tls=\"true\""];
+    counts(&proxy, "inbound_tcp_authz_allow_total", &allowed, 2.0);
+    assert!(through(&client.store, "target.example.com").is_empty());
+    let label = ["error=\"gateway domain invalid\""];
+    counts(&proxy, "inbound_tcp_errors_total", &label, 1.0);
+
+    let elsewhere = objects::allow("elsewhere", Some("example.com"));
+    control.set_inbound(port, objects::inbound_detect(vec![elsewhere]));
+    let denied = ["srv_name=\"web\"", "tls=\"true\""];
+    wait_for(DEADLINE, "a connection to be denied", || {
+        through(&client.store, name);
+        proxy.metric("inbound_tcp_authz_deny_total", &denied) > 0.5
+    });
+    let opened = ["peer=\"src\"", "tls=\"true\"", "srv_name=\"web\""];
+    assert!(proxy.metric("tcp_open_total", &opened) > 0.5);
+}
