@@ -54,6 +54,8 @@ pub struct EndpointFactory {
     pub http2_life: Http2Life,
     /// Labels in place of those made here (inbound).
     pub labels: Option<Arc<str>>,
+    /// Why connections to an endpoint without an identity are not mesh TLS.
+    pub no_tls_reason: &'static str,
     /// Where idle connections are looked after.
     pub swept: Rc<Swept>,
     /// Circuit breaking.
@@ -100,6 +102,7 @@ impl EndpointFactory {
             idle: RefCell::default(),
             h2: RefCell::new(None),
             h2_connecting: tokio::sync::Mutex::new(()),
+            patience: Patience::default(),
             breaker: self.accrual.clone().map(Breaker::new),
             failures: Cell::new(0),
             ready_at: Cell::new(None),
@@ -126,7 +129,7 @@ impl EndpointFactory {
                 .with("server_id", peer.id().as_str()),
             None => labels
                 .with("tls", "no_identity")
-                .with("no_tls_reason", "not_provided_by_service_discovery"),
+                .with("no_tls_reason", self.no_tls_reason),
         };
         for (name, value) in &meta.labels {
             labels = labels.with(&format!("dst_{name}"), value);
@@ -149,6 +152,7 @@ pub struct Endpoint {
     h2: RefCell<Option<Http2>>,
     /// Held while a connection is made, so that only one is.
     h2_connecting: tokio::sync::Mutex<()>,
+    patience: Patience,
     breaker: Option<Breaker>,
     failures: Cell<u32>,
     ready_at: Cell<Option<Instant>>,
@@ -156,6 +160,25 @@ pub struct Endpoint {
     multiplex: Multiplex,
     http: OnceCell<HttpMetrics>,
     transport: OnceCell<Rc<TransportMetrics>>,
+}
+
+/// Requests that wait for an application to listen.
+#[derive(Debug, Default)]
+struct Patience {
+    waiting: Cell<usize>,
+    /// One has waited in vain: nobody waits until the application listens.
+    over: Cell<bool>,
+}
+
+/// Why a request to an application has no connection.
+#[derive(Debug)]
+pub enum NotListening {
+    /// Waiting would not help.
+    Connect(ConnectError),
+    /// It was waited for long enough.
+    FailFast,
+    /// Too many wait already.
+    Shed,
 }
 
 /// An HTTP/2 connection; it closes when nobody holds its sender and its last stream has ended.
@@ -241,6 +264,7 @@ impl Endpoint {
             Ok(connected) => {
                 self.failures.set(0);
                 self.ready_at.set(None);
+                self.patience.over.set(false);
                 let io = connected.io.metered(self.transport().open());
                 let mut conn = h1::Conn::new(io);
                 if let Some(preamble) = connected.preamble {
@@ -342,6 +366,52 @@ impl Endpoint {
         if let Some(send) = self.live_http2().await {
             return Ok(send);
         }
+        self.dial_http2().await
+    }
+
+    /// The same for an application that may begin to listen a moment late: tried again with backoff
+    /// until the deadline. Once it was waited for in vain, it is tried but not waited for.
+    pub async fn http2_patiently(
+        &self,
+        deadline: Instant,
+        capacity: usize,
+    ) -> Result<SendRequest<Bytes>, NotListening> {
+        let mut waits: Option<Waits<'_>> = None;
+        loop {
+            if let Some(send) = self.live_http2().await {
+                return Ok(send);
+            }
+            let failures = self.failures.get();
+            let connecting = self.h2_connecting.lock().await;
+            // Whoever held the lock has tried for us, too.
+            let dialled = match self.live_http2().await {
+                Some(send) => return Ok(send),
+                None if self.failures.get() > failures => None,
+                None => Some(self.dial_http2().await),
+            };
+            drop(connecting);
+            match dialled {
+                Some(Ok(send)) => return Ok(send),
+                Some(Err(error @ (ConnectError::Io(_) | ConnectError::Timeout(_)))) => {
+                    tracing::debug!(application = %self.addr, %error, "Not listening yet");
+                }
+                Some(Err(error)) => return Err(NotListening::Connect(error)),
+                None => {}
+            }
+            let now = Instant::now();
+            if self.patience.over.get() || now >= deadline {
+                self.patience.over.set(true);
+                return Err(NotListening::FailFast);
+            }
+            if waits.is_none() {
+                waits = Some(Waits::begin(&self.patience, capacity)?);
+            }
+            let at = self.ready_at().unwrap_or(now).min(deadline);
+            tokio::time::sleep_until(at.into()).await;
+        }
+    }
+
+    async fn dial_http2(&self) -> Result<SendRequest<Bytes>, ConnectError> {
         let conn = self.connect(Payload::Http2).await?;
         let send = h2io::client(conn, &self.shared.connector.http2, &self.meta.http2)
             .await
@@ -374,6 +444,27 @@ impl Endpoint {
         self.meta.hint == Hint::H2
             && self.is_meshed()
             && self.multiplex.wants(self.load.in_flight(), now)
+    }
+}
+
+/// One request that waits for an application.
+#[derive(Debug)]
+struct Waits<'a>(&'a Patience);
+
+impl<'a> Waits<'a> {
+    fn begin(patience: &'a Patience, capacity: usize) -> Result<Self, NotListening> {
+        let waiting = patience.waiting.get();
+        if waiting >= capacity {
+            return Err(NotListening::Shed);
+        }
+        patience.waiting.set(waiting + 1);
+        Ok(Self(patience))
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get() - 1);
     }
 }
 

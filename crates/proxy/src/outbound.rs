@@ -385,9 +385,10 @@ async fn dial(
     let queue = worker.config.outbound.tcp_queue;
     let deadline = Instant::now() + queue.failfast;
     let mut tries = 0;
+    let backend = policy.opaque_backend(worker, backend.backend);
     loop {
         tries += 1;
-        let endpoint = match &policy.backends[backend.backend] {
+        let endpoint = match backend {
             Backend::Forward(endpoint) => endpoint.clone(),
             Backend::Balance(balancer) => {
                 let ready = balancer.ready(deadline, queue.capacity).await;
@@ -409,8 +410,7 @@ async fn dial(
             }
             Err(error) => {
                 tracing::debug!(%error, "Connection failed");
-                let balanced = policy.backends[backend.backend].is_balanced();
-                if !balanced || tries >= MAX_DIALS || Instant::now() >= deadline {
+                if !backend.is_balanced() || tries >= MAX_DIALS || Instant::now() >= deadline {
                     return Err(DialError::Connect);
                 }
             }

@@ -14,7 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use harness::{CLUSTER_IP, Client, Closed, DEADLINE, Proxy, SERVICE, block_on, counts, http_echo};
+use harness::{
+    CLUSTER_IP, Client, Closed, DEADLINE, Proxy, SERVICE, block_on, counts, http_echo, http2_get,
+};
 use linkerd_core::identity::Id;
 use linkerd_proxy::{
     socket::OrigDst,
@@ -291,4 +293,107 @@ fn opaque_connections_through_a_gateway_are_authorized_and_counted() {
     });
     let opened = ["peer=\"src\"", "tls=\"true\"", "srv_name=\"web\""];
     assert!(proxy.metric("tcp_open_total", &opened) > 0.5);
+}
+
+/// An HTTP/2 request on a thread of its own; gives its status.
+fn ask_http2(proxy: &Proxy) -> std::thread::JoinHandle<u16> {
+    let to = proxy.inbound;
+    std::thread::spawn(move || http2_get(to, "http://web/"))
+}
+
+const INBOUND: [&str; 2] = [
+    "direction=\"inbound\"",
+    "authz_name=\"all-unauthenticated\"",
+];
+
+#[test]
+fn an_http2_application_that_listens_late_is_waited_for() {
+    let app = Closed::new();
+    let addr = app.addr();
+    let control = ControlPlane::start();
+    let settings = [("INBOUND_HTTP_FAILFAST_TIMEOUT", "20s")];
+    let proxy = in_front_of(&control, addr, &settings);
+    let waiting: Vec<_> = (0..3).map(|_| ask_http2(&proxy)).collect();
+    counts(&proxy, "request_total", &INBOUND, 3.0);
+    // HTTP/1 does not wait.
+    assert_eq!(harness::get(proxy.inbound, "/", "web").status(), 502);
+    drop(app);
+    let app = linkerd_testkit::echo::Echo::http(addr);
+    for request in waiting {
+        assert_eq!(request.join().expect("asks"), 200);
+    }
+    assert_eq!(app.connections().len(), 1, "they share the connection");
+    let failed = [&INBOUND[..], &["classification=\"failure\""]].concat();
+    counts(&proxy, "response_total", &failed, 1.0);
+}
+
+#[test]
+fn an_http2_application_that_does_not_listen_in_time_is_in_fail_fast() {
+    let app = Closed::new();
+    let addr = app.addr();
+    let control = ControlPlane::start();
+    let settings = [("INBOUND_HTTP_FAILFAST_TIMEOUT", "300ms")];
+    let proxy = in_front_of(&control, addr, &settings);
+    let start = Instant::now();
+    assert_eq!(http2_get(proxy.inbound, "http://web/"), 504);
+    assert!(start.elapsed() >= Duration::from_millis(300));
+    assert_eq!(http2_get(proxy.inbound, "http://web/"), 504);
+    let failfast = ["error=\"failfast\""];
+    counts(&proxy, "inbound_http_errors_total", &failfast, 2.0);
+    let failed = [
+        &INBOUND[..],
+        &["status_code=\"504\"", "classification=\"failure\""],
+    ];
+    counts(&proxy, "response_total", &failed.concat(), 2.0);
+    // It is tried by every request, and served as soon as it listens.
+    drop(app);
+    let _app = linkerd_testkit::echo::Echo::http(addr);
+    assert_eq!(http2_get(proxy.inbound, "http://web/"), 200);
+}
+
+#[test]
+fn no_more_than_the_queue_holds_wait_for_an_application() {
+    let app = Closed::new();
+    let control = ControlPlane::start();
+    let settings = [
+        ("INBOUND_HTTP_FAILFAST_TIMEOUT", "20s"),
+        ("INBOUND_HTTP_QUEUE_CAPACITY", "1"),
+    ];
+    let addr = app.addr();
+    let proxy = in_front_of(&control, addr, &settings);
+    let asked: Vec<_> = (0..3).map(|_| ask_http2(&proxy)).collect();
+    let shed = ["error=\"loadshed\""];
+    counts(&proxy, "inbound_http_errors_total", &shed, 2.0);
+    drop(app);
+    let _app = linkerd_testkit::echo::Echo::http(addr);
+    let answers = asked.into_iter().map(|a| a.join().expect("asks"));
+    let mut statuses: Vec<_> = answers.collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 503, 503]);
+}
+
+/// A ClientHello without extensions.
+fn nameless_hello() -> Vec<u8> {
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.extend([0, 0, 2, 0x13, 1, 1, 0]);
+    let mut hello = vec![1, 0, 0, u8::try_from(body.len()).expect("short")];
+    hello.extend(body);
+    let mut record = vec![22, 3, 1, 0, u8::try_from(hello.len()).expect("short")];
+    record.extend(hello);
+    record
+}
+
+#[test]
+fn tls_without_a_server_name_is_nobodys() {
+    let behavior = linkerd_testkit::echo::Behavior::default();
+    let app = linkerd_testkit::echo::Echo::tcp(([127, 0, 0, 1], 0), behavior);
+    let control = ControlPlane::start();
+    let proxy = in_front_of(&control, app.addr(), &[]);
+    let mut client = Client::connect(proxy.inbound);
+    let hello = nameless_hello();
+    assert_eq!(client.send(&hello).exactly(hello.len()), hello);
+    let plain = ["peer=\"src\"", "no_tls_reason=\"no_tls_from_remote\""];
+    counts(&proxy, "tcp_open_total", &plain, 1.0);
+    counts(&proxy, "tcp_open_total", &["tls=\"opaque\""], 0.0);
 }

@@ -5,9 +5,17 @@ mod harness;
 
 use std::collections::BTreeMap;
 
-use harness::{CLUSTER_IP, Client, Pair, http_echo};
+use std::sync::Arc;
+
+use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, counts, get, http_echo};
 use linkerd_api::proto::destination::{
     DestinationProfile, PathMatch, RequestMatch, Route, request_match,
+};
+use linkerd_proxy::socket::OrigDst;
+use linkerd_testkit::{
+    control_plane::ControlPlane,
+    echo::{Behavior, Echo},
+    wait_for,
 };
 
 const TARGET: &str = "target_addr target_ip target_port";
@@ -369,4 +377,74 @@ fn names_types_and_labels() {
         assert!(!text.contains(",,") && !text.contains("{,"), "stray commas");
         assert!(text.ends_with("# EOF\n"));
     }
+}
+
+#[test]
+fn authorities_are_labels_of_inbound_series_only_when_asked_for() {
+    let app = http_echo();
+    let setting = [("INBOUND_METRICS_AUTHORITY_LABELS", "unsafe")];
+    for (server, named) in [(&setting[..], 1.0), (&[][..], 0.0)] {
+        let pair = Pair::with(app.addr(), &[], server);
+        let mut client = Client::connect(pair.client.outbound);
+        assert_eq!(client.get("/", "a.example").status(), 200);
+        assert_eq!(client.get("/", "b.example:80").status(), 200);
+        for family in ["request_total", "response_total"] {
+            for authority in ["a.example", "b.example:80"] {
+                let authority = format!("authority=\"{authority}\"");
+                let labels = ["direction=\"inbound\"", authority.as_str()];
+                counts(&pair.server, family, &labels, named);
+            }
+        }
+    }
+}
+
+#[test]
+fn ingress_traffic_without_an_override_says_so() {
+    let app = http_echo();
+    let control = ControlPlane::start();
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    let to = OrigDst::fixed(app.addr());
+    let settings = [("INGRESS_MODE", "true")];
+    let proxy = Proxy::start(&control, "ingress", to, local, &settings);
+    assert_eq!(get(proxy.outbound, "/", "web").status(), 200);
+    let labels = [
+        "direction=\"outbound\"",
+        "no_tls_reason=\"ingress_without_override\"",
+    ];
+    counts(&proxy, "request_total", &labels, 1.0);
+}
+
+#[test]
+fn calls_that_break_have_no_status() {
+    let mut control = ControlPlane::start();
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    let proxy = Proxy::start(&control, "web", local.clone(), local, &[]);
+    control.stop();
+    let broken = ["status_code=\"\"", "classification=\"failure\""];
+    wait_for(DEADLINE, "a broken call", || {
+        proxy.metric("control_response_total", &broken) > 0.5
+    });
+    counts(
+        &proxy,
+        "control_response_total",
+        &["status_code=\"0\""],
+        0.0,
+    );
+}
+
+#[test]
+fn opaque_connections_of_ports_that_are_looked_at_have_a_balancer_of_their_own() {
+    let app = Echo::tcp(([127, 0, 0, 1], 0), Behavior::default());
+    let pair = Pair::new(app.addr());
+    let mut client = Client::connect(pair.client.outbound);
+    assert_eq!(client.send("\x01ping\n").exactly(6), b"\x01ping\n");
+    let labels = [
+        "parent_name=\"web\"",
+        "backend_name=\"web\"",
+        "concrete=\"web.ns.svc.cluster.local:80\"",
+    ];
+    let family = "outbound_tcp_balancer_p2c_endpoints";
+    counts(&pair.client, family, &labels, 1.0);
+    let family = "outbound_tcp_balancer_queue_requests_total";
+    counts(&pair.client, family, &labels, 1.0);
 }

@@ -371,7 +371,7 @@ impl Inner {
         request: http::Request<tonic::body::Body>,
     ) -> Result<http::Response<ResponseBody>, ChannelError> {
         self.metrics.request();
-        let broken = |_: &ChannelError| self.metrics.ended(0, None, "IO");
+        let broken = |_: &ChannelError| self.metrics.ended(None, None, "IO");
         let send = self.ready().await.inspect_err(broken)?;
         let metrics = Some(self.metrics.clone());
         exchange(send, self.authority.clone(), request, metrics)
@@ -489,7 +489,7 @@ impl http_body::Body for ResponseBody {
 impl Drop for ResponseBody {
     fn drop(&mut self) {
         if let Some(metrics) = &self.metrics {
-            metrics.ended(self.status, self.grpc, self.error);
+            metrics.ended(Some(self.status), self.grpc, self.error);
         }
     }
 }

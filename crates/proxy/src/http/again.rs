@@ -119,6 +119,11 @@ impl<'a> Tries<'a> {
         self.by_policy.get()
     }
 
+    /// When waiting for an endpoint ends.
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
     /// Whether connections out of the pool are not to be trusted.
     pub(super) fn fresh(&self) -> bool {
         self.fresh.get()

@@ -20,8 +20,8 @@ use super::{
 };
 use crate::{
     config::Http2Server,
-    endpoint::InFlight,
-    errors::is_grpc,
+    endpoint::{InFlight, NotListening},
+    errors::{HttpError, is_grpc},
     h1::Conn,
     h2io::{Gather, MAX_HEADER_LIST},
     metrics::http::Outcome,
@@ -196,10 +196,25 @@ async fn answer<D: Direction>(
     routed.observe(observed);
     let (parts, incoming) = request.into_parts();
     let source = Source::new(incoming, routed.replay_limit());
-    let kind = Kind { upgraded, grpc };
+    let kind = Kind {
+        upgraded,
+        grpc,
+        // While we leave, clients are better served elsewhere at once.
+        patient: routed.inbound.is_some() && !direction.drain().is_draining(),
+    };
     let result = dispatch(&parts, source, respond, &routed, kind).await;
     routed.done(result.as_ref().err().and_then(Failed::error), grpc);
     result
+}
+
+impl From<NotListening> for Failed {
+    fn from(why: NotListening) -> Self {
+        match why {
+            NotListening::Connect(error) => Tries::connect_failed(error),
+            NotListening::FailFast => Self::Answer(HttpError::fail_fast()),
+            NotListening::Shed => Self::Answer(HttpError::load_shed()),
+        }
+    }
 }
 
 /// What a request is besides HTTP/2.
@@ -208,6 +223,8 @@ struct Kind {
     /// An HTTP/1 request on its way between proxies.
     upgraded: bool,
     grpc: bool,
+    /// For an application that may begin to listen a moment late.
+    patient: bool,
 }
 
 /// Finds an endpoint and exchanges; goes on to another when that is safe or asked for.
@@ -248,7 +265,14 @@ async fn dispatch(
                 Err(error) => Err(Tries::connect_failed(error)),
             }
         } else {
-            match endpoint.http2().await {
+            let connected = if kind.patient {
+                let capacity = routed.capacity;
+                let connected = endpoint.http2_patiently(tries.deadline(), capacity).await;
+                connected.map_err(Failed::from)
+            } else {
+                endpoint.http2().await.map_err(Tries::connect_failed)
+            };
+            match connected {
                 Ok(send) => {
                     exchange2::from_http2(
                         parts.clone(),
@@ -261,7 +285,7 @@ async fn dispatch(
                     )
                     .await
                 }
-                Err(error) => Err(Tries::connect_failed(error)),
+                Err(failed) => Err(failed),
             }
         };
         let failed = match result {

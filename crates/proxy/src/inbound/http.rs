@@ -19,6 +19,7 @@ use crate::{
     metrics::{Counter, Family, Labels, http::HttpMetrics, inbound::InboundMetrics},
     observe::{self, Observed, Source},
     policy::{
+        Meta,
         client::Timeouts,
         matching,
         server::{HttpRoutes, Protocol, RateLimit, ServerPolicy, authorize},
@@ -45,9 +46,24 @@ struct Seen {
     policy: Arc<ServerPolicy>,
     rule: usize,
     authorization: usize,
+    /// Where it is a label.
+    authority: Option<Rc<str>>,
     metrics: Rc<HttpMetrics>,
     route: Rc<InboundMetrics>,
     allowed: Arc<Counter>,
+}
+
+/// Series one connection remembers.
+const MAX_SEEN: usize = 64;
+
+/// What let a request in.
+struct Allowed<'a> {
+    rule: usize,
+    authorization: usize,
+    /// Where it is a label.
+    authority: Option<&'a str>,
+    route: &'a Meta,
+    authz: &'a Meta,
 }
 
 /// What clients may not tell the application, and what is between proxies only.
@@ -119,37 +135,46 @@ impl InboundHttp {
     fn allowed(
         &self,
         policy: &Arc<ServerPolicy>,
-        rule: usize,
-        authorization: usize,
-        route: &crate::policy::Meta,
-        authz: &crate::policy::Meta,
+        by: &Allowed<'_>,
     ) -> (Rc<HttpMetrics>, Rc<InboundMetrics>) {
         let mut seen = self.seen.borrow_mut();
         let found = seen.iter().find(|s| {
-            s.rule == rule && s.authorization == authorization && Arc::ptr_eq(&s.policy, policy)
+            s.rule == by.rule
+                && s.authorization == by.authorization
+                && s.authority.as_deref() == by.authority
+                && Arc::ptr_eq(&s.policy, policy)
         });
         if let Some(found) = found {
             found.allowed.inc();
             return (found.metrics.clone(), found.route.clone());
         }
         seen.retain(|s| Arc::ptr_eq(&s.policy, policy));
+        if seen.len() >= MAX_SEEN {
+            seen.clear();
+        }
         let rest = self
             .labels(policy)
-            .resource("route", route)
-            .resource("authz", authz)
+            .resource("route", by.route)
+            .resource("authz", by.authz)
             .finish();
-        let labels: Arc<str> = format!("direction=\"inbound\",{rest}").into();
+        let mut labels = Labels::direction("inbound");
+        if let Some(authority) = by.authority {
+            let known = self.worker.inbound.told_apart(authority);
+            labels = labels.with("authority", if known { authority } else { "" });
+        }
+        let labels: Arc<str> = format!("{},{rest}", labels.finish()).into();
         let registry = &self.worker.registry;
         let metrics = self.worker.inbound.http(registry, &labels);
         let allowed = registry.counter(Family::InboundHttpAuthzAllowTotal, &rest);
         allowed.inc();
         let grpc = matches!(policy.protocol, Protocol::Grpc(_));
         let port = self.peer.target.port();
-        let inbound = InboundMetrics::new(registry, &policy.meta, port, route, grpc);
+        let inbound = InboundMetrics::new(registry, &policy.meta, port, by.route, grpc);
         seen.push(Seen {
             policy: policy.clone(),
-            rule,
-            authorization,
+            rule: by.rule,
+            authorization: by.authorization,
+            authority: by.authority.map(Rc::from),
             metrics: metrics.clone(),
             route: inbound.clone(),
             allowed,
@@ -229,13 +254,15 @@ impl Direction for InboundHttp {
                 .request
                 .push(Lines::one(CLIENT_ID.clone(), id.clone()));
         }
-        let (metrics, inbound) = self.allowed(
-            &policy,
-            rule.index,
-            position,
-            &route.meta,
-            &authorization.meta,
-        );
+        let labelled = self.worker.config.inbound.authority_labels;
+        let by = Allowed {
+            rule: rule.index,
+            authorization: position,
+            authority: request.authority().filter(|_| labelled),
+            route: &route.meta,
+            authz: &authorization.meta,
+        };
+        let (metrics, inbound) = self.allowed(&policy, &by);
         let queue = self.worker.config.inbound.http_queue;
         Ok(Routed {
             backend: Backend::Forward(self.application.clone()),

@@ -3,7 +3,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::SocketAddr,
     rc::{Rc, Weak},
     sync::Arc,
@@ -29,7 +29,12 @@ pub struct Cache {
     applications: RefCell<HashMap<SocketAddr, Used<Endpoint>>>,
     transports: RefCell<HashMap<Arc<str>, Weak<TransportMetrics>>>,
     http: RefCell<HashMap<Arc<str>, Weak<HttpMetrics>>>,
+    /// Values of the `authority` label so far.
+    authorities: RefCell<HashSet<Box<str>>>,
 }
+
+/// Authorities told apart in the series of one worker.
+const MAX_AUTHORITIES: usize = 1000;
 
 /// Something shared, and when it was last in use.
 type Used<T> = (Rc<T>, Cell<Instant>);
@@ -97,6 +102,7 @@ impl Cache {
                 upgrade_threshold: u32::MAX,
                 http2_life: worker.config.outbound.http2_life,
                 labels: Some(labels.finish()),
+                no_tls_reason: "loopback",
                 swept: worker.swept.clone(),
                 accrual: None,
                 penalty: None,
@@ -127,6 +133,15 @@ impl Cache {
         let metrics = Rc::new(HttpMetrics::new(registry, labels.clone()));
         http.insert(labels.clone(), Rc::downgrade(&metrics));
         metrics
+    }
+
+    /// Whether an authority has a series of its own: the first thousand do.
+    pub fn told_apart(&self, authority: &str) -> bool {
+        let mut known = self.authorities.borrow_mut();
+        if known.contains(authority) {
+            return true;
+        }
+        known.len() < MAX_AUTHORITIES && known.insert(authority.into())
     }
 
     /// Forgets what nobody has used for `idle`.

@@ -68,8 +68,9 @@ impl ControlMetrics {
         self.latency.observe(elapsed.as_secs_f64() * 1000.0);
     }
 
-    /// Its answer ended with a gRPC status, or broke.
-    pub fn ended(&self, status: u16, grpc: Option<u16>, error: &str) {
+    /// Its answer ended with a gRPC status, or broke, maybe before there was any status.
+    pub fn ended(&self, status: Option<u16>, grpc: Option<u16>, error: &str) {
+        let status = status.map(|s| s.to_string()).unwrap_or_default();
         let failed = !error.is_empty() || grpc.is_some_and(|code| matches!(code, 2 | 4 | 13..=15));
         let class = if failed { "failure" } else { "success" };
         let grpc = grpc.map(|c| c.to_string()).unwrap_or_default();

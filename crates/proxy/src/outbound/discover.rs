@@ -172,6 +172,7 @@ fn factory(worker: &Worker, authority: Option<String>) -> EndpointFactory {
         upgrade_threshold: config.upgrade_threshold,
         http2_life: config.http2_life,
         labels: None,
+        no_tls_reason: "not_provided_by_service_discovery",
         swept: worker.swept.clone(),
         accrual: None,
         penalty: None,
@@ -195,6 +196,8 @@ pub struct LocalPolicy {
     pub policy: Arc<ClientPolicy>,
     /// One per backend of the policy.
     pub backends: Vec<Backend>,
+    /// The same for opaque connections of a policy that looks for HTTP, made when there is one.
+    opaque: Vec<OnceCell<Backend>>,
     /// What retries of a profile are taken from.
     retry_budget: Option<(Terms, Rc<Budget>)>,
     /// Series by rule and backend, resolved when first used.
@@ -280,7 +283,7 @@ impl LocalTarget {
                 None => Err(DiscoverError::Refused(message)),
             },
             Outbound::Ready(policy) => {
-                let local = Rc::new(build(worker, policy, known.as_deref()));
+                let local = Rc::new(build(worker, &self.target, policy, known.as_deref()));
                 *self.policy.borrow_mut() = Some(local.clone());
                 Ok(Some(local))
             }
@@ -288,7 +291,32 @@ impl LocalTarget {
     }
 }
 
-fn build(worker: &Worker, policy: Arc<ClientPolicy>, old: Option<&LocalPolicy>) -> LocalPolicy {
+/// A balancer of one of the policy's backends, for one kind of traffic.
+fn balanced(
+    worker: &Worker,
+    policy: &ClientPolicy,
+    backend: &client::Backend,
+    balance: &client::Balance,
+    kind: Kind,
+) -> Rc<Balancer> {
+    let wanted = Use {
+        balance,
+        logical: policy.logical.as_ref(),
+        accrual: policy.accrual(),
+        kind,
+        labels: Labels::default()
+            .referent("parent", &policy.parent)
+            .referent("backend", &backend.meta),
+    };
+    worker.outbound.balancer(worker, wanted)
+}
+
+fn build(
+    worker: &Worker,
+    target: &Target,
+    policy: Arc<ClientPolicy>,
+    old: Option<&LocalPolicy>,
+) -> LocalPolicy {
     let kind = match policy.protocol {
         Protocol::Opaque(_) => Kind::Tcp,
         Protocol::Tls(_) => Kind::Tls,
@@ -299,16 +327,7 @@ fn build(worker: &Worker, policy: Arc<ClientPolicy>, old: Option<&LocalPolicy>) 
         .iter()
         .map(|backend| match &backend.dispatch {
             Dispatch::Balance(balance) => {
-                let wanted = Use {
-                    balance,
-                    logical: policy.logical.as_ref(),
-                    accrual: policy.accrual(),
-                    kind,
-                    labels: Labels::default()
-                        .referent("parent", &policy.parent)
-                        .referent("backend", &backend.meta),
-                };
-                Backend::Balance(worker.outbound.balancer(worker, wanted))
+                Backend::Balance(balanced(worker, &policy, backend, balance, kind))
             }
             Dispatch::Forward(addr, meta) => {
                 let same = |e: &&Rc<Endpoint>| e.addr() == *addr && **e.meta() == **meta;
@@ -323,7 +342,11 @@ fn build(worker: &Worker, policy: Arc<ClientPolicy>, old: Option<&LocalPolicy>) 
                         .cloned()
                 });
                 Backend::Forward(kept.unwrap_or_else(|| {
-                    factory(worker, policy.logical.clone()).make(*addr, meta.clone())
+                    let mut factory = factory(worker, policy.logical.clone());
+                    if worker.config.outbound.ingress && matches!(target, Target::Addr(_)) {
+                        factory.no_tls_reason = "ingress_without_override";
+                    }
+                    factory.make(*addr, meta.clone())
                 }))
             }
             Dispatch::None => Backend::None(backend.meta.to_string().into()),
@@ -337,6 +360,7 @@ fn build(worker: &Worker, policy: Arc<ClientPolicy>, old: Option<&LocalPolicy>) 
         (terms, kept.unwrap_or_else(|| Rc::new(Budget::new(terms))))
     });
     LocalPolicy {
+        opaque: policy.backends.iter().map(|_| OnceCell::new()).collect(),
         policy,
         backends,
         retry_budget,
@@ -348,6 +372,22 @@ fn build(worker: &Worker, policy: Arc<ClientPolicy>, old: Option<&LocalPolicy>) 
 }
 
 impl LocalPolicy {
+    /// A backend as opaque connections use it: they are balanced apart from requests.
+    pub fn opaque_backend(&self, worker: &Worker, index: usize) -> &Backend {
+        let backend = &self.policy.backends[index];
+        match &backend.dispatch {
+            Dispatch::Balance(balance)
+                if !matches!(self.policy.protocol, Protocol::Opaque(_) | Protocol::Tls(_)) =>
+            {
+                self.opaque[index].get_or_init(|| {
+                    let balancer = balanced(worker, &self.policy, backend, balance, Kind::Tcp);
+                    Backend::Balance(balancer)
+                })
+            }
+            _ => &self.backends[index],
+        }
+    }
+
     /// What retries of a profile are taken from, with one more request in it.
     pub fn retry_budget(&self, now: Instant) -> Option<Rc<Budget>> {
         let (_, budget) = self.retry_budget.as_ref()?;
