@@ -296,7 +296,8 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
             let metrics =
                 ControlMetrics::new(&uncounted, Kind::Destination, &addr.addr.to_string(), None);
             let collector = channel(addr, &metrics)?;
-            let export = trace::export::run(spans, collector, resource, backoff);
+            let exported = trace::export::Exported::new(&registry);
+            let export = trace::export::run(spans, collector, resource, backoff, exported);
             (Some(tracer), Some(export))
         }
         None => (None, None),
@@ -379,7 +380,7 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
         store: store.clone(),
         policy: discovery.inbound(admin_addr.port()),
         registry: gate_registry,
-        addr: admin_addr,
+        series: parking_lot::Mutex::default(),
     };
     let admin_store = store.clone();
     let admin_thread = std::thread::Builder::new()

@@ -15,5 +15,5 @@ pub mod wire;
 
 pub use self::{
     client::Channel,
-    discovery::{Discovery, Outbound, Target},
+    discovery::{Discovery, Outbound, ProfileLookup, Target},
 };

@@ -21,6 +21,7 @@ use crate::{
     metrics::{
         Labels, Registry,
         http::{HttpMetrics, Outcome},
+        stack::{Stack, Stacks},
         transport::TransportMetrics,
     },
     policy::{
@@ -56,6 +57,8 @@ pub struct EndpointFactory {
     pub labels: Option<Arc<str>>,
     /// Why connections to an endpoint without an identity are not mesh TLS.
     pub no_tls_reason: &'static str,
+    /// Counts endpoints.
+    pub stacks: Rc<Stacks>,
     /// Where idle connections are looked after.
     pub swept: Rc<Swept>,
     /// Circuit breaking.
@@ -103,6 +106,7 @@ impl EndpointFactory {
             h2: RefCell::new(None),
             h2_connecting: tokio::sync::Mutex::new(()),
             patience: Patience::default(),
+            _stack: self.stacks.one(),
             breaker: self.accrual.clone().map(Breaker::new),
             failures: Cell::new(0),
             ready_at: Cell::new(None),
@@ -153,6 +157,7 @@ pub struct Endpoint {
     /// Held while a connection is made, so that only one is.
     h2_connecting: tokio::sync::Mutex<()>,
     patience: Patience,
+    _stack: Stack,
     breaker: Option<Breaker>,
     failures: Cell<u32>,
     ready_at: Cell<Option<Instant>>,

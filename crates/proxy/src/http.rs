@@ -135,6 +135,8 @@ pub struct Routed {
     pub budget: Option<Rc<Budget>>,
     /// What the service profile's route says.
     pub profile: Option<Arc<ProfileRule>>,
+    /// Series of the service profile's route, inbound.
+    pub profile_series: Option<Rc<HttpMetrics>>,
     /// What the profile's retries are taken from.
     pub retry_budget: Option<Rc<Budget>>,
     /// How the last try ended, and when.
@@ -225,6 +227,9 @@ impl Routed {
         flight.answered(now);
         let elapsed = now.saturating_duration_since(flight.started);
         self.meter(flight).latency(status, elapsed);
+        if let Some(series) = &self.profile_series {
+            series.latency(status, elapsed);
+        }
         if self.profile.is_some()
             && let Some(series) = self.route.as_ref().and_then(|r| r.profile())
         {
@@ -234,7 +239,11 @@ impl Routed {
 
     /// Counts a request that goes out, unless it is the same one once more.
     fn begin(&self, flight: &InFlight) {
-        self.observed.dispatched(&flight.endpoint);
+        self.observed.dispatched(|| observe::Destination {
+            endpoint: &flight.endpoint,
+            server: self.inbound.as_deref(),
+            route: self.profile.as_deref().map_or(&[], |p| &p.route),
+        });
         if self.tally.owed.take().is_some() {
             return;
         }
@@ -244,6 +253,9 @@ impl Routed {
         }
         if let Some(inbound) = &self.inbound {
             inbound.request();
+        }
+        if let Some(series) = &self.profile_series {
+            series.request();
         }
     }
 
@@ -286,6 +298,9 @@ impl Routed {
             let since = |then| now.saturating_duration_since(then);
             inbound.response(outcome, since(self.routed), since(flight.started));
         }
+        if let Some(series) = &self.profile_series {
+            series.response(outcome);
+        }
         flight.judged(outcome);
     }
 
@@ -311,6 +326,9 @@ impl Routed {
                 if outcome.status != 0 {
                     let elapsed = flight.started.elapsed();
                     self.meter(flight).latency(outcome.status, elapsed);
+                    if let Some(series) = &self.profile_series {
+                        series.latency(outcome.status, elapsed);
+                    }
                 }
                 self.count(flight, outcome);
             }

@@ -4,6 +4,7 @@
 mod gateway;
 mod http;
 pub mod policy;
+pub mod profile;
 pub mod rate;
 pub mod tls;
 

@@ -10,6 +10,7 @@ pub mod inbound;
 pub mod labels;
 pub mod process;
 pub mod route;
+pub mod stack;
 pub mod transport;
 
 use std::{

@@ -19,7 +19,7 @@ use std::{
 use crate::{
     endpoint::Endpoint,
     http::Edits,
-    metrics::http::Outcome,
+    metrics::{http::Outcome, inbound::InboundMetrics},
     policy::{
         matching,
         server::{ClientTls, NoTls},
@@ -180,6 +180,17 @@ impl Source<'_> {
     }
 }
 
+/// Where a request goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination<'a> {
+    /// The endpoint.
+    pub endpoint: &'a Endpoint,
+    /// What let it in, inbound.
+    pub server: Option<&'a InboundMetrics>,
+    /// Labels of the service profile's route.
+    pub route: &'a [(String, String)],
+}
+
 /// A request that may be observed.
 #[derive(Clone, Debug, Default)]
 pub struct Observed(Option<Rc<Watched>>);
@@ -269,9 +280,9 @@ impl Observed {
 
     /// The request goes to an endpoint.
     #[inline]
-    pub fn dispatched(&self, endpoint: &Endpoint) {
+    pub fn dispatched<'a>(&self, to: impl FnOnce() -> Destination<'a>) {
         if let Some(watched) = &self.0 {
-            watched.dispatched(endpoint);
+            watched.dispatched(to());
         }
     }
 
@@ -321,13 +332,15 @@ impl Observed {
 }
 
 impl Watched {
-    fn dispatched(&self, endpoint: &Endpoint) {
+    fn dispatched(&self, to: Destination<'_>) {
+        let addr = to.endpoint.addr();
         if let Some(tapped) = &mut *self.tapped.borrow_mut() {
-            let labels = destination_labels(endpoint, self.inbound);
-            tapped.dispatched(endpoint.addr(), &labels, Instant::now());
+            let labels = to.labels(self.inbound);
+            tapped.routed(to.route);
+            tapped.dispatched(addr, &labels, Instant::now());
         }
         if let Some(traced) = &mut *self.traced.borrow_mut() {
-            traced.dispatched(endpoint.addr(), SystemTime::now());
+            traced.dispatched(addr, SystemTime::now());
         }
     }
 
@@ -374,25 +387,33 @@ impl Drop for Watched {
     }
 }
 
-fn destination_labels(endpoint: &Endpoint, inbound: bool) -> tap::Labels {
-    let mut labels: tap::Labels = endpoint.meta().labels.iter().cloned().collect();
-    let mut put = |name: &str, value: &str| labels.insert(name.to_owned(), value.to_owned());
-    match &endpoint.meta().peer {
-        Some(peer) if endpoint.is_meshed() => {
-            put("tls", "true");
-            put("server_id", peer.id().as_str());
+impl Destination<'_> {
+    fn labels(&self, inbound: bool) -> tap::Labels {
+        let meta = self.endpoint.meta();
+        let mut labels: tap::Labels = meta.labels.iter().cloned().collect();
+        let mut put = |name: &str, value: &str| labels.insert(name.to_owned(), value.to_owned());
+        match &meta.peer {
+            Some(peer) if self.endpoint.is_meshed() => {
+                put("tls", "true");
+                put("server_id", peer.id().as_str());
+            }
+            Some(_) => {
+                put("tls", "loopback");
+            }
+            None if inbound => {
+                put("tls", "loopback");
+            }
+            None => {
+                put("tls", "not_provided_by_service_discovery");
+            }
         }
-        Some(_) => {
-            put("tls", "loopback");
+        if let Some(server) = self.server {
+            server.each_label(|name, value| {
+                labels.insert(name, value);
+            });
         }
-        None if inbound => {
-            put("tls", "loopback");
-        }
-        None => {
-            put("tls", "not_provided_by_service_discovery");
-        }
+        labels
     }
-    labels
 }
 
 fn poll_timed<F: Future>(

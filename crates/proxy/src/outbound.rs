@@ -142,23 +142,19 @@ async fn serve_detected(
         // A silent client may be waiting for its server to speak: ask the server, too.
         let left = || limit.saturating_sub(began.elapsed());
         if conn.rbuf.is_empty()
-            && let Ok(mut dialled) = dial(worker, policy, route).await
+            && let Ok(dialled) = dial(worker, policy, route).await
         {
-            let first = sniff::first_speaker(&mut conn, &mut dialled.0, left()).await;
+            let (other, _) = server.insert(dialled);
+            let first = sniff::first_speaker(&mut conn, other, left()).await;
+            if matches!(first, Ok(Speaker::Gone)) {
+                server = None;
+            }
             match first {
-                Ok(Speaker::Client) => {
-                    server = Some(dialled);
+                Ok(Speaker::Client | Speaker::Gone) => {
                     verdict = sniff::http(&mut conn, left()).await;
                 }
-                Ok(Speaker::Server) => {
-                    server = Some(dialled);
-                    verdict = Ok(detect::Http::NotHttp);
-                }
-                Ok(Speaker::Nobody) => server = Some(dialled),
-                Ok(Speaker::Gone) => {
-                    drop(dialled);
-                    verdict = sniff::http(&mut conn, left()).await;
-                }
+                Ok(Speaker::Server) => verdict = Ok(detect::Http::NotHttp),
+                Ok(Speaker::Nobody) => {}
                 Err(error) => verdict = Err(error),
             }
         } else {

@@ -45,6 +45,7 @@ fn pair(format: &str, app: std::net::SocketAddr, kept: &Kept) -> Pair {
     let server = Settings {
         env: &[("ACCESS_LOG", format)],
         access_log: Some(Box::new(kept.clone())),
+        ..Settings::default()
     };
     Pair::with_settings(app, Settings::default(), server)
 }
@@ -139,10 +140,12 @@ fn refusals_are_logged_and_outbound_is_not() {
     let client = Settings {
         env: &[("ACCESS_LOG", "apache")],
         access_log: Some(Box::new(ours.clone())),
+        ..Settings::default()
     };
     let server = Settings {
         env: &[("ACCESS_LOG", "apache"), ("INBOUND_DEFAULT_POLICY", "deny")],
         access_log: Some(Box::new(kept.clone())),
+        ..Settings::default()
     };
     let pair = Pair::with_settings(app.addr(), client, server);
     assert_eq!(get(pair.client.outbound, "/", "web").status(), 403);

@@ -237,6 +237,16 @@ fn table() -> Vec<(&'static str, &'static str, String)> {
             "gauge",
             join(&["tls_suites tls_kx_groups tls_rand tls_key_provider tls_fips"]),
         ),
+        (
+            "stack_create_total",
+            "counter",
+            join(&["direction protocol name"]),
+        ),
+        (
+            "stack_drop_total",
+            "counter",
+            join(&["direction protocol name"]),
+        ),
         ("tokio_rt_workers", "gauge", String::new()),
         ("tokio_rt_park_total", "counter", String::new()),
         ("tokio_rt_busy_seconds_total", "counter", String::new()),

@@ -9,15 +9,17 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
-use harness::{CLUSTER_IP, Client, DEADLINE, Pair, SERVICE, http_echo};
+use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, SERVICE, counts, http_echo};
 use linkerd_api::proto::destination::{
     DestinationProfile, HttpStatusRange, PathMatch, RequestMatch, ResponseClass, ResponseMatch,
     RetryBudget, Route, WeightedDst, request_match, response_match,
 };
+use linkerd_proxy::socket::OrigDst;
 use linkerd_testkit::{
-    control_plane::objects,
+    control_plane::{Call, ControlPlane, objects},
     echo::{Answer, Echo},
     wait_for,
 };
@@ -246,4 +248,105 @@ fn traffic_is_split_by_weight_and_the_split_changes() {
         client.get("/", "web").status() == 200
     });
     let _ = SERVICE;
+}
+
+#[test]
+fn inbound_requests_are_counted_by_the_route_their_profile_gives_them() {
+    let app = http_echo();
+    let mut lost = route("lost", "/lost");
+    lost.response_classes = vec![fails(404, 404)];
+    let told = profile(vec![lost, route("books", "/books/.*")], None);
+    let name = "web.ns.svc.cluster.local";
+    let pair = Pair::prepared(app.addr(), |control| {
+        control.set_profile(CLUSTER_IP, told.clone());
+        control.set_profile(SERVICE, told.clone());
+    });
+    let mut client = Client::connect(pair.client.outbound);
+    // The client's proxy says which service it is, whatever the application calls it.
+    for path in ["/books/1", "/books/2", "/else"] {
+        assert_eq!(client.get(path, "web").status(), 200);
+    }
+    let ask = "GET /lost HTTP/1.1\r\nhost: web\r\nx-echo-status: 404\r\n\r\n";
+    assert_eq!(client.send(ask).answer().status(), 404);
+    // Without a proxy that says so, the name is the authority.
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    let to = OrigDst::fixed(app.addr());
+    let bare = Proxy::start(&pair.control, "bare", local, to, &[]);
+    let mut plain = Client::connect(bare.inbound);
+    assert_eq!(plain.get("/books/3", name).status(), 200);
+    assert_eq!(plain.get("/books/4", "web.example.com").status(), 200);
+
+    let dst = "dst=\"web.ns.svc.cluster.local:80\"";
+    let of = |route: &str| {
+        [
+            "direction=\"inbound\"".to_owned(),
+            dst.to_owned(),
+            route.to_owned(),
+        ]
+    };
+    for (proxy, route, want) in [
+        (&pair.server, "rt_route=\"books\"", 2.0),
+        (&pair.server, "rt_route=\"lost\"", 1.0),
+        (&bare, "rt_route=\"books\"", 1.0),
+    ] {
+        let labels = of(route);
+        let labels = labels.each_ref().map(String::as_str);
+        for family in [
+            "route_request_total",
+            "route_response_total",
+            "route_response_latency_ms_count",
+        ] {
+            counts(proxy, family, &labels, want);
+        }
+        counts(proxy, "route_actual_request_total", &labels, 0.0);
+    }
+    counts(
+        &pair.server,
+        "route_request_total",
+        &["direction=\"inbound\"", dst],
+        4.0,
+    );
+    // What fails is what the profile says, also for the golden metrics.
+    let failed = [
+        "direction=\"inbound\"",
+        "status_code=\"404\"",
+        "classification=\"failure\"",
+    ];
+    counts(&pair.server, "response_total", &failed, 1.0);
+    counts(&pair.server, "route_response_total", &failed, 1.0);
+    let asked = |name: &str| {
+        let call = Call::GetProfile(name.to_owned());
+        pair.control.calls().iter().filter(|c| **c == call).count()
+    };
+    assert_eq!(asked("web.example.com:80"), 0, "not one of the suffixes");
+    assert_eq!(asked(SERVICE), 2, "once per proxy");
+}
+
+#[test]
+fn a_profile_that_does_not_come_is_not_waited_for() {
+    let app = http_echo();
+    let mut control = ControlPlane::start();
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    let to = OrigDst::fixed(app.addr());
+    let settings = [("DESTINATION_PROFILE_INITIAL_TIMEOUT", "300ms")];
+    let proxy = Proxy::start(&control, "web", local, to, &settings);
+    control.stop();
+    let mut client = Client::connect(proxy.inbound);
+    let start = Instant::now();
+    let answer = client.get("/", "web.ns.svc.cluster.local");
+    assert_eq!(answer.status(), 200);
+    assert!(
+        start.elapsed() >= Duration::from_millis(300),
+        "it is asked for"
+    );
+    let start = Instant::now();
+    for _ in 0..100 {
+        let answer = client.get("/", "web.ns.svc.cluster.local");
+        assert_eq!(answer.status(), 200);
+    }
+    let each = start.elapsed() / 100;
+    assert!(
+        each < Duration::from_millis(300),
+        "waited for once: {each:?}"
+    );
 }

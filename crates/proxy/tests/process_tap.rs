@@ -6,7 +6,7 @@ mod harness;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::{Client, Pair, Proxy, block_on, http_echo};
+use harness::{CLUSTER_IP, Client, Pair, Proxy, SERVICE, block_on, http_echo};
 use linkerd_api::proto::tap::{
     Eos, ObserveRequest, TapEvent, eos,
     observe_request::{self, Extract, Match},
@@ -116,6 +116,15 @@ fn inbound_requests_are_shown_to_the_tap_service() {
         assert_eq!(source["client_id"], pair.client.identity);
         let destination = &event.destination_meta.as_ref().expect("one").labels;
         assert_eq!(destination["tls"], "loopback");
+        for (label, value) in [
+            ("srv_kind", "default"),
+            ("srv_name", "all-unauthenticated"),
+            ("srv_port", app.addr().port().to_string().as_str()),
+            ("route_name", "default"),
+            ("authz_name", "all-unauthenticated"),
+        ] {
+            assert_eq!(destination[label], value, "{label}");
+        }
         assert_eq!(event.proxy_direction(), tap_event::ProxyDirection::Inbound);
         assert_eq!(event.destination, Some(app.addr().into()));
     }
@@ -217,4 +226,82 @@ fn without_a_tap_service_nothing_listens() {
     let app = http_echo();
     let pair = Pair::new(app.addr());
     assert_eq!(pair.server.tap, None);
+}
+
+#[test]
+fn routes_of_profiles_are_shown_and_asked_for() {
+    use linkerd_api::proto::destination::{
+        DestinationProfile, PathMatch, RequestMatch, Route, request_match,
+    };
+    let app = http_echo();
+    let route = |name: &str, path: &str| Route {
+        condition: Some(RequestMatch {
+            r#match: Some(request_match::Match::Path(PathMatch { regex: path.into() })),
+        }),
+        metrics_labels: [("route".to_owned(), name.to_owned())].into(),
+        ..Route::default()
+    };
+    let profile = DestinationProfile {
+        fully_qualified_name: "web.ns.svc.cluster.local".into(),
+        routes: vec![route("books", "/books"), route("authors", "/authors")],
+        ..DestinationProfile::default()
+    };
+    let id = tap_id();
+    let tap = [("TAP_SVC_NAME", id.as_str())];
+    let pair = Pair::with_all(app.addr(), (&tap).into(), (&tap).into(), |control| {
+        control.set_profile(CLUSTER_IP, profile.clone());
+        control.set_profile(SERVICE, profile.clone());
+    });
+    for proxy in [&pair.client, &pair.server] {
+        let mut client = connect(proxy, None);
+        let mut request = everything(1, false);
+        let label = observe_request::r#match::Label {
+            key: "route".into(),
+            value: "authors".into(),
+        };
+        request.r#match = Some(Match {
+            r#match: Some(observe_request::r#match::Match::RouteLabel(label)),
+        });
+        let outbound = pair.client.outbound;
+        let events = observe(&mut client, request, move || {
+            let mut client = Client::connect(outbound);
+            for path in ["/books", "/authors"] {
+                assert_eq!(client.get(path, "web").status(), 200);
+            }
+        });
+        assert_eq!(events.len(), 3, "{events:?}");
+        let route = &events[0].route_meta.as_ref().expect("a route").labels;
+        assert_eq!(route["route"], "authors");
+        let tap_event::http::Event::RequestInit(init) = http(&events[0]) else {
+            panic!("{:?}", events[0]);
+        };
+        assert_eq!(init.path, "/authors");
+    }
+}
+
+#[test]
+fn requests_that_reach_no_application_are_shown() {
+    let app = harness::Closed::new();
+    let pair = with_tap(app.addr());
+    for (proxy, proto) in [(&pair.server, 1), (&pair.client, 1), (&pair.server, 2)] {
+        let mut client = connect(proxy, None);
+        let outbound = pair.client.outbound;
+        let events = observe(&mut client, everything(1, false), move || {
+            let status = match proto {
+                1 => harness::get(outbound, "/", "web").status(),
+                _ => harness::http2_get(outbound, "http://web/"),
+            };
+            assert!(matches!(status, 502 | 504), "{status}");
+        });
+        assert_eq!(events.len(), 3, "{events:?}");
+        assert_eq!(events[0].destination, Some(app.addr().into()));
+        let tap_event::http::Event::ResponseInit(answer) = http(&events[1]) else {
+            panic!("{:?}", events[1]);
+        };
+        assert_eq!(answer.http_status, if proto == 1 { 502 } else { 504 });
+        let tap_event::http::Event::ResponseEnd(end) = http(&events[2]) else {
+            panic!("{:?}", events[2]);
+        };
+        assert_eq!(end.eos, None, "the answer was whole");
+    }
 }

@@ -161,4 +161,9 @@ fn spans_reach_the_collector_and_hang_together() {
         assert!(told.expect("a context").contains(&above), "{name}");
     }
     assert_eq!(spans.len(), 8, "only sampled requests make spans");
+    for proxy in [&pair.client, &pair.server] {
+        harness::counts(proxy, "opentelemetry_span_exports", &[], 4.0);
+        assert!(proxy.metric("opentelemetry_span_export_requests", &[]) > 0.5);
+        assert!(proxy.metric("opentelemetry_span_export_streams", &[]) > 0.5);
+    }
 }

@@ -32,6 +32,26 @@ pub enum Flavor {
     Policy,
 }
 
+/// Is told how a request was answered.
+pub type Told = Box<dyn FnOnce(StatusCode) + Send>;
+
+/// What somebody in front of us says about a request.
+pub enum Verdict {
+    /// It is ours to answer.
+    Answer(Told),
+    /// This is the answer.
+    Refuse(Response<Bytes>),
+}
+
+impl fmt::Debug for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Answer(_) => f.write_str("Answer"),
+            Self::Refuse(response) => f.debug_tuple("Refuse").field(&response.status()).finish(),
+        }
+    }
+}
+
 /// Everything one admin port answers.
 pub struct Admin {
     flavor: Flavor,
@@ -127,12 +147,12 @@ impl Admin {
     }
 
     /// Serves one connection that somebody else accepted, HTTP/1 or HTTP/2. What `gate` answers, it
-    /// answers in our place.
+    /// answers in our place; otherwise it is told our answer's status.
     pub async fn serve_io<IO>(
         self: Arc<Self>,
         io: IO,
         peer: IpAddr,
-        gate: impl Fn(&Request<Bytes>) -> Option<Response<Bytes>> + Clone + Send + 'static,
+        gate: impl Fn(&Request<Bytes>) -> Verdict + Clone + Send + 'static,
     ) where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {

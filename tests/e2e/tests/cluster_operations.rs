@@ -401,7 +401,11 @@ fn a_route_splits_ninety_to_ten(sample: &Sample<'_>) {
         .mesh
         .apply_text(&sample.mesh.linkerd(&["inject", &file]));
     sample.wait();
-    let served = |app: &str| sample.metric(app, "response_total{", &[r#"direction="inbound""#]);
+    // Of peers in the mesh: probes are counted, too.
+    let served = |app: &str| {
+        let labels = [r#"direction="inbound""#, "client_id"];
+        sample.metric(app, "response_total{", &labels)
+    };
     let backend = |name: &str, weight: u32| json!({"name": name, "port": 80, "weight": weight});
     sample.unnoticed("a route that splits", || {
         sample.namespace.apply(&json!({

@@ -152,7 +152,7 @@ fn traffic(now: &[Sample], before: &[Sample], time: Duration) -> Option<Traffic>
         let of = |samples: &[Sample]| -> f64 {
             let inbound = samples.iter().filter(|sample| {
                 sample.family == "response_total"
-                    && sample.is("direction", "inbound")
+                    && sample.is_for_application()
                     && classification.is_none_or(|class| sample.is("classification", class))
             });
             inbound.map(|sample| sample.value).sum()
@@ -176,7 +176,7 @@ fn buckets(now: &[Sample], before: &[Sample]) -> Vec<(f64, f64)> {
     let mut counts: BTreeMap<String, f64> = BTreeMap::new();
     for (samples, sign) in [(now, 1.0), (before, -1.0)] {
         let inbound = samples.iter().filter(|sample| {
-            sample.family == "response_latency_ms_bucket" && sample.is("direction", "inbound")
+            sample.family == "response_latency_ms_bucket" && sample.is_for_application()
         });
         for sample in inbound {
             let bound = sample.labels.get("le").cloned().unwrap_or_default();
@@ -202,6 +202,11 @@ fn quantile(buckets: &[(f64, f64)], share: f64) -> f64 {
 }
 
 impl Sample {
+    /// Whether it is about requests to the application: probes of the proxy are counted, too.
+    fn is_for_application(&self) -> bool {
+        self.is("direction", "inbound") && !self.is("target_port", "4191")
+    }
+
     fn is(&self, label: &str, value: &str) -> bool {
         self.labels.get(label).is_some_and(|is| is == value)
     }

@@ -65,6 +65,18 @@ pub enum Outbound {
     Failed(Arc<str>),
 }
 
+/// What is known about the service profile of a name.
+#[derive(Clone, Debug, Default)]
+pub enum ProfileLookup {
+    /// The control plane has not answered yet.
+    #[default]
+    Pending,
+    /// There is none.
+    Absent,
+    /// This one.
+    Known(Arc<Profile>),
+}
+
 /// Lookups; clones share everything.
 #[derive(Clone, Debug)]
 pub struct Discovery(Arc<Inner>);
@@ -83,6 +95,7 @@ struct Inner {
     outbound: Cache<Target, Outbound>,
     endpoints: Cache<Arc<str>, Endpoints>,
     inbound: Cache<u16, Arc<ServerPolicy>>,
+    profiles: Cache<Target, ProfileLookup>,
 }
 
 impl Discovery {
@@ -106,6 +119,7 @@ impl Discovery {
             outbound: Cache::new(config.outbound.discovery_idle),
             endpoints: Cache::new(config.outbound.discovery_idle),
             inbound: Cache::new(config.inbound.discovery_idle),
+            profiles: Cache::new(config.inbound.discovery_idle),
             config,
         }))
     }
@@ -154,6 +168,54 @@ impl Discovery {
             })
     }
 
+    /// Service profile of a target, for inbound requests; nothing where none is looked up.
+    pub fn profile(&self, target: &Target) -> Option<watch::Receiver<ProfileLookup>> {
+        if !self.wants_profile(target) {
+            return None;
+        }
+        let this = self.clone();
+        Some(self.0.profiles.get(
+            &self.0.runtime,
+            target.clone(),
+            || ProfileLookup::Pending,
+            |target, sender| async move {
+                this.follow_profile(&target, |profile| {
+                    sender.send_replace(ProfileLookup::Known(profile));
+                })
+                .await;
+                sender.send_if_modified(|known| {
+                    let pending = matches!(known, ProfileLookup::Pending);
+                    if pending {
+                        *known = ProfileLookup::Absent;
+                    }
+                    pending
+                });
+                std::future::pending::<()>().await;
+            },
+        ))
+    }
+
+    /// Hears about a profile until the control plane says that there is none.
+    async fn follow_profile(&self, target: &Target, mut on: impl FnMut(Arc<Profile>)) {
+        let request = GetDestination {
+            path: target.to_string(),
+            context_token: self.0.context.clone(),
+            ..GetDestination::default()
+        };
+        let open = || {
+            let mut client = DestinationClient::new(self.0.destination.clone());
+            let request = request.clone();
+            async move { client.get_profile(request).await.map(Response::into_inner) }
+        };
+        let status = self
+            .keep(&self.0.destination, TERMINAL)
+            .run("profile", open, |message, _| {
+                on(Arc::new(destination::profile(message)));
+            })
+            .await;
+        tracing::debug!(%target, code = ?status.code(), "No profile");
+    }
+
     fn keep(&self, channel: &Channel, terminal: &'static [tonic::Code]) -> Keep {
         Keep {
             // A controller on the same host has no network that could go silent.
@@ -194,24 +256,10 @@ impl Discovery {
             if !self.wants_profile(&target) {
                 return std::future::pending::<()>().await;
             }
-            let request = GetDestination {
-                path: target.to_string(),
-                context_token: self.0.context.clone(),
-                ..GetDestination::default()
-            };
-            let open = || {
-                let mut client = DestinationClient::new(self.0.destination.clone());
-                let request = request.clone();
-                async move { client.get_profile(request).await.map(Response::into_inner) }
-            };
-            let status = self
-                .keep(&self.0.destination, TERMINAL)
-                .run("profile", open, |message, _| {
-                    let profile = Arc::new(destination::profile(message));
-                    publish(&mut |a| a.profile = Some(Some(profile.clone())));
-                })
-                .await;
-            tracing::debug!(%target, code = ?status.code(), "No profile");
+            self.follow_profile(&target, |profile| {
+                publish(&mut |a| a.profile = Some(Some(profile.clone())));
+            })
+            .await;
             publish(&mut |a| a.profile = Some(a.profile.take().flatten()));
             std::future::pending().await
         };

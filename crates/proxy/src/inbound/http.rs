@@ -11,12 +11,21 @@ use std::{
 use http::{HeaderName, HeaderValue};
 use linkerd_http1::{Name, NameSet};
 
-use super::{Client, policy::PortPolicy, rate::Exceeded};
+use super::{
+    Client,
+    policy::PortPolicy,
+    profile::{self, LocalProfile},
+    rate::Exceeded,
+};
 use crate::{
     endpoint::Endpoint,
     errors::{Class, HttpError},
     http::{Backend, Direction, Edits, Lines, Routed, Tally, filters},
-    metrics::{Counter, Family, Labels, http::HttpMetrics, inbound::InboundMetrics},
+    metrics::{
+        Counter, Family, Labels,
+        http::HttpMetrics,
+        inbound::{About, InboundMetrics},
+    },
     observe::{self, Observed, Source},
     policy::{
         Meta,
@@ -39,6 +48,8 @@ pub(super) struct InboundHttp {
     seen: RefCell<Vec<Seen>>,
     errors: RefCell<HashMap<&'static str, Arc<Counter>>>,
     all: HttpRoutes,
+    /// The name requests went by last, and its profile.
+    named: RefCell<(String, Option<Rc<LocalProfile>>)>,
 }
 
 #[derive(Debug)]
@@ -62,8 +73,8 @@ struct Allowed<'a> {
     authorization: usize,
     /// Where it is a label.
     authority: Option<&'a str>,
-    route: &'a Meta,
-    authz: &'a Meta,
+    route: &'a Arc<Meta>,
+    authz: &'a Arc<Meta>,
 }
 
 /// What clients may not tell the application, and what is between proxies only.
@@ -77,6 +88,7 @@ const OURS: NameSet = NameSet::EMPTY
     .with(Name::L5dProxyError)
     .with(Name::L5dProxyConnection);
 
+static DST_CANONICAL: HeaderName = HeaderName::from_static(linkerd_api::headers::DST_CANONICAL);
 static CLIENT_ID: HeaderName = HeaderName::from_static(linkerd_api::headers::CLIENT_ID);
 
 impl InboundHttp {
@@ -93,7 +105,35 @@ impl InboundHttp {
             seen: RefCell::default(),
             errors: RefCell::default(),
             all: HttpRoutes::all(),
+            named: RefCell::default(),
         }
+    }
+
+    /// The route of the service profile that a request takes. The name is what the client's proxy
+    /// says, or else the authority; most requests of a connection go by the same.
+    async fn profile(&self, request: &impl matching::Request) -> Option<Rc<profile::Route>> {
+        let profile = {
+            let mut named = self.named.borrow_mut();
+            let mut other = None;
+            let canonical = request.any_header(&DST_CANONICAL, &mut |value| {
+                if value != named.0.as_bytes() {
+                    other = Some(String::from_utf8_lossy(value).into_owned());
+                }
+                true
+            });
+            if !canonical {
+                let authority = request.authority()?;
+                other = (authority != named.0).then(|| authority.to_owned());
+            }
+            if let Some(name) = other {
+                let profile = self.worker.inbound.profile(&self.worker, &name);
+                *named = (name, profile);
+            }
+            named.1.clone()?
+        };
+        let limit = self.worker.config.inbound.profile_timeout;
+        profile.answered(limit).await;
+        profile.route(&self.worker.registry, request)
     }
 
     fn labels(&self, policy: &ServerPolicy) -> Labels {
@@ -169,7 +209,13 @@ impl InboundHttp {
         allowed.inc();
         let grpc = matches!(policy.protocol, Protocol::Grpc(_));
         let port = self.peer.target.port();
-        let inbound = InboundMetrics::new(registry, &policy.meta, port, by.route, grpc);
+        let about = About {
+            server: policy.meta.clone(),
+            port,
+            route: by.route.clone(),
+            authz: by.authz.clone(),
+        };
+        let inbound = InboundMetrics::new(registry, about, grpc);
         seen.push(Seen {
             policy: policy.clone(),
             rule: by.rule,
@@ -263,6 +309,7 @@ impl Direction for InboundHttp {
             authz: &authorization.meta,
         };
         let (metrics, inbound) = self.allowed(&policy, &by);
+        let profile = self.profile(request).await;
         let queue = self.worker.config.inbound.http_queue;
         Ok(Routed {
             backend: Backend::Forward(self.application.clone()),
@@ -277,7 +324,8 @@ impl Direction for InboundHttp {
             route: None,
             resend: self.worker.config.inbound.resend,
             budget: None,
-            profile: None,
+            profile: profile.as_ref().map(|p| p.rule.clone()),
+            profile_series: profile.map(|p| p.series.clone()),
             inbound: Some(inbound),
             retry_budget: None,
             ended: Cell::new(None),

@@ -12,10 +12,12 @@ use std::{
 
 use tokio::sync::watch;
 
+use super::profile::{self, LocalProfile};
 use crate::{
+    control::Target,
     endpoint::{Endpoint, EndpointFactory},
     metrics::{
-        Counter, Family, Histogram, Labels, Registry, http::HttpMetrics,
+        Counter, Family, Histogram, Labels, Registry, http::HttpMetrics, stack::Stacks,
         transport::TransportMetrics,
     },
     policy::{Meta, endpoint::EndpointMeta, server::ServerPolicy},
@@ -29,9 +31,13 @@ pub struct Cache {
     applications: RefCell<HashMap<SocketAddr, Used<Endpoint>>>,
     transports: RefCell<HashMap<Arc<str>, Weak<TransportMetrics>>>,
     http: RefCell<HashMap<Arc<str>, Weak<HttpMetrics>>>,
+    profiles: RefCell<HashMap<Target, Used<LocalProfile>>>,
     /// Values of the `authority` label so far.
     authorities: RefCell<HashSet<Box<str>>>,
 }
+
+/// Names whose profiles are looked up at once: clients choose them.
+const MAX_PROFILES: usize = 256;
 
 /// Authorities told apart in the series of one worker.
 const MAX_AUTHORITIES: usize = 1000;
@@ -103,6 +109,7 @@ impl Cache {
                 http2_life: worker.config.outbound.http2_life,
                 labels: Some(labels.finish()),
                 no_tls_reason: "loopback",
+                stacks: Stacks::new(&worker.registry, "inbound", "", "endpoint"),
                 swept: worker.swept.clone(),
                 accrual: None,
                 penalty: None,
@@ -135,6 +142,22 @@ impl Cache {
         metrics
     }
 
+    /// The service profile of a name that a request goes by, where one is looked up.
+    pub fn profile(&self, worker: &Worker, name: &str) -> Option<Rc<LocalProfile>> {
+        let target = profile::target(name)?;
+        let mut profiles = self.profiles.borrow_mut();
+        if let Some((profile, _)) = profiles.get(&target) {
+            return Some(profile.clone());
+        }
+        if profiles.len() >= MAX_PROFILES {
+            return None;
+        }
+        let updates = worker.discovery.profile(&target)?;
+        let profile = Rc::new(LocalProfile::new(target.clone(), updates));
+        profiles.insert(target, (profile.clone(), Cell::new(Instant::now())));
+        Some(profile)
+    }
+
     /// Whether an authority has a series of its own: the first thousand do.
     pub fn told_apart(&self, authority: &str) -> bool {
         let mut known = self.authorities.borrow_mut();
@@ -155,6 +178,9 @@ impl Cache {
         self.ports
             .borrow_mut()
             .retain(|_, (policy, used)| keep(Rc::strong_count(policy), used));
+        self.profiles
+            .borrow_mut()
+            .retain(|_, (profile, used)| keep(Rc::strong_count(profile), used));
         let mut dropped = Vec::new();
         self.applications
             .borrow_mut()

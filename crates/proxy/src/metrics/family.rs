@@ -102,8 +102,8 @@ families! {
     OutboundTlsRouteOpen "outbound_tls_route_open_total" "counter" "TLS connections opened." &[];
     OutboundTlsRouteClose "outbound_tls_route_close_total" "counter" "TLS connections closed." &[];
     ControlResponseLatencyMs "control_response_latency_ms" "histogram" "Response latency of control-plane requests." HISTOGRAM_MS;
-    StackCreateTotal "stack_create_total" "counter" "Total number of endpoint services created." &[];
-    StackDropTotal "stack_drop_total" "counter" "Total number of endpoint services dropped." &[];
+    StackCreateTotal "stack_create_total" "counter" "Total number of things made for one endpoint or destination." &[];
+    StackDropTotal "stack_drop_total" "counter" "Total number of them dropped." &[];
     OutboundHttpRouteRequestFrameSize "outbound_http_route_request_frame_size_bytes" "histogram" "Sizes of request body frames." FRAME_BYTES;
     OutboundHttpRouteBackendResponseFrameSize "outbound_http_route_backend_response_frame_size_bytes" "histogram" "Sizes of response body frames." FRAME_BYTES;
     InboundHttpRequests "inbound_http_requests_total" "counter" "Inbound requests dispatched to the application." &[];
@@ -124,6 +124,9 @@ families! {
     InboundTcpDetectHttpDuration "inbound_tcp_detect_http_duration_seconds" "histogram" "Time taken by inbound HTTP detection." DETECT_SECONDS;
     OutboundTcpTransferCost "outbound_tcp_transfer_cost_bytes_total" "counter" "Bytes exchanged with endpoints, by zone." &[];
     ControlDnsResolutions "control_dns_resolutions_total" "counter" "DNS resolutions of control-plane names." &[];
+    SpanExportStreams "opentelemetry_span_export_streams" "counter" "Total count of opened span export streams." &[];
+    SpanExportRequests "opentelemetry_span_export_requests" "counter" "Total count of span export request messages." &[];
+    SpanExports "opentelemetry_span_exports" "counter" "Total count of spans exported." &[];
     OutboundHttpBalancerP2cEndpoints "outbound_http_balancer_p2c_endpoints" "gauge" "The number of endpoints in the balancer." &[];
     OutboundHttpBalancerP2cUpdates "outbound_http_balancer_p2c_updates_total" "counter" "Discovery updates of the balancer." &[];
     OutboundHttpBalancerEndpoints "outbound_http_balancer_endpoints" "gauge" "The number of endpoints by whether they are ready." &[];

@@ -10,11 +10,25 @@ use crate::policy::Meta;
 /// Counters by status; none when there was no answer.
 type Statuses = SmallVec<[(Option<u16>, Arc<Counter>); 2]>;
 
+/// What let requests in.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// The server.
+    pub server: Arc<Meta>,
+    /// Its port.
+    pub port: u16,
+    /// The route.
+    pub route: Arc<Meta>,
+    /// The authorization.
+    pub authz: Arc<Meta>,
+}
+
 /// Series of one route, for one worker.
 #[derive(Debug)]
 pub struct InboundMetrics {
     registry: Arc<Registry>,
     labels: Arc<str>,
+    about: About,
     grpc: bool,
     requests: Arc<Counter>,
     request_duration: Arc<Histogram>,
@@ -26,17 +40,11 @@ pub struct InboundMetrics {
 
 impl InboundMetrics {
     /// Resolves the series of a route of a server.
-    pub fn new(
-        registry: &Arc<Registry>,
-        server: &Meta,
-        port: u16,
-        route: &Meta,
-        grpc: bool,
-    ) -> Rc<Self> {
+    pub fn new(registry: &Arc<Registry>, about: About, grpc: bool) -> Rc<Self> {
         let labels = Labels::default()
-            .resource("parent", server)
-            .show("parent_port", port)
-            .resource("route", route)
+            .resource("parent", &about.server)
+            .show("parent_port", about.port)
+            .resource("route", &about.route)
             .finish();
         let pick = |http, of_grpc| if grpc { of_grpc } else { http };
         let histogram = |http, of_grpc| registry.histogram(pick(http, of_grpc), &labels);
@@ -64,8 +72,25 @@ impl InboundMetrics {
             statuses: RefCell::default(),
             registry: registry.clone(),
             labels,
+            about,
             grpc,
         })
+    }
+
+    /// The server, the route and what let requests in, for who watches them.
+    pub fn each_label(&self, mut visit: impl FnMut(String, String)) {
+        let About {
+            server,
+            port,
+            route,
+            authz,
+        } = &self.about;
+        for (prefix, meta) in [("srv", server), ("route", route), ("authz", authz)] {
+            visit(format!("{prefix}_group"), meta.group().to_owned());
+            visit(format!("{prefix}_kind"), meta.kind().to_owned());
+            visit(format!("{prefix}_name"), meta.name().to_owned());
+        }
+        visit("srv_port".to_owned(), port.to_string());
     }
 
     /// A request goes to the application.

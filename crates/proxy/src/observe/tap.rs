@@ -177,6 +177,11 @@ impl Tapped {
         }
     }
 
+    /// The route of a service profile that the request takes.
+    pub fn routed(&mut self, labels: &[(String, String)]) {
+        self.route_labels = labels.iter().cloned().collect();
+    }
+
     /// The request goes to an endpoint; a second time when it is tried again.
     pub fn dispatched(&mut self, destination: SocketAddr, labels: &Labels, now: Instant) {
         self.ended(None, now);

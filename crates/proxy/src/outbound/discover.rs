@@ -21,6 +21,7 @@ use crate::{
         Counter, Family, Histogram, Labels,
         balancer::{BalancerMetrics, Kind},
         route::{RouteLabels, RouteMetrics},
+        stack::Stacks,
         transport::TransportMetrics,
     },
     policy::client::{
@@ -139,7 +140,12 @@ impl Cache {
             return balancer;
         }
         let updates = worker.discovery.endpoints(&balance.path);
-        let mut factory = factory(worker, logical.cloned());
+        let protocol = match kind {
+            Kind::Tcp => "tcp",
+            Kind::Tls => "tls",
+            _ => "http",
+        };
+        let mut factory = factory(worker, protocol, logical.cloned());
         factory.default_rtt = balance.default_rtt;
         factory.decay = balance.decay;
         factory.accrual = accrual.cloned();
@@ -158,7 +164,7 @@ impl Cache {
     }
 }
 
-fn factory(worker: &Worker, authority: Option<String>) -> EndpointFactory {
+fn factory(worker: &Worker, protocol: &str, authority: Option<String>) -> EndpointFactory {
     let config = &worker.config.outbound;
     EndpointFactory {
         connector: worker.outbound_connector.clone(),
@@ -173,6 +179,7 @@ fn factory(worker: &Worker, authority: Option<String>) -> EndpointFactory {
         http2_life: config.http2_life,
         labels: None,
         no_tls_reason: "not_provided_by_service_discovery",
+        stacks: Stacks::new(&worker.registry, "outbound", protocol, "endpoint"),
         swept: worker.swept.clone(),
         accrual: None,
         penalty: None,
@@ -342,7 +349,7 @@ fn build(
                         .cloned()
                 });
                 Backend::Forward(kept.unwrap_or_else(|| {
-                    let mut factory = factory(worker, policy.logical.clone());
+                    let mut factory = factory(worker, "", policy.logical.clone());
                     if worker.config.outbound.ingress && matches!(target, Target::Addr(_)) {
                         factory.no_tls_reason = "ingress_without_override";
                     }

@@ -213,6 +213,7 @@ impl Direction for OutboundHttp {
             resend: self.worker.config.outbound.resend,
             budget: Some(target.budget(now)),
             profile: rule.profile.clone(),
+            profile_series: None,
             inbound: None,
             retry_budget,
             ended: Cell::new(None),

@@ -146,6 +146,8 @@ pub fn classify(classes: &[ResponseClass], status: u16, grpc: Option<u16>) -> Ou
 pub struct ProfileRule {
     /// Labels of its series.
     pub labels: Arc<str>,
+    /// Labels of the route alone, as the profile gives them.
+    pub route: Vec<(String, String)>,
     /// Told to the server's proxy.
     pub canonical: HeaderValue,
     /// Which answers fail.
@@ -314,6 +316,7 @@ impl Profile {
                     grpc: false,
                     profile: Some(Arc::new(ProfileRule {
                         labels: labels("outbound", dst, route),
+                        route: route.map(|r| r.labels.clone()).unwrap_or_default(),
                         canonical: canonical.clone(),
                         classes,
                         retryable,

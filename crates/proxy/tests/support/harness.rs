@@ -92,7 +92,7 @@ impl Proxy {
         let seams = Seams {
             outbound_dst,
             inbound_dst,
-            allow_loopback: true,
+            allow_loopback: !extra.guarded,
             access_log: extra.access_log,
             ..Seams::default()
         };
@@ -132,10 +132,13 @@ impl Proxy {
         get(self.admin, "/metrics", "localhost").body_text()
     }
 
-    /// The sum of all series of a family whose labels contain every fragment.
+    /// The sum of all series of a family whose labels contain every fragment, without those of the
+    /// admin port: asking counts, too.
     pub fn metric(&self, family: &str, labels: &[&str]) -> f64 {
+        let admin = format!("target_addr=\"{}\"", self.admin);
         self.metrics()
             .lines()
+            .filter(|line| !line.contains(&admin))
             .filter_map(|line| {
                 let (series, value) = line.rsplit_once(' ')?;
                 let (name, rest) = series.split_once('{').unwrap_or((series, ""));
@@ -168,13 +171,15 @@ pub struct Settings<'a> {
     pub env: &'a [(&'a str, &'a str)],
     /// Where its access log goes.
     pub access_log: Option<Box<dyn Write + Send>>,
+    /// Whether outbound connections to loopback are refused, as in a pod.
+    pub guarded: bool,
 }
 
 impl<'a> From<&'a [(&'a str, &'a str)]> for Settings<'a> {
     fn from(env: &'a [(&'a str, &'a str)]) -> Self {
         Self {
             env,
-            access_log: None,
+            ..Self::default()
         }
     }
 }
@@ -213,7 +218,8 @@ impl Pair {
         Self::with_all(app, client, server, |_| {})
     }
 
-    fn with_all(
+    /// With everything, and a control plane that knows more from the start.
+    pub fn with_all(
         app: SocketAddr,
         client: Settings<'_>,
         server: Settings<'_>,
@@ -343,6 +349,15 @@ impl Client {
     pub fn rest(&mut self) -> Vec<u8> {
         while self.fill() > 0 {}
         std::mem::take(&mut self.buf)
+    }
+
+    /// Whether the connection ends without a word. Bytes nobody read make that a reset.
+    pub fn closed(&mut self) -> bool {
+        let mut byte = [0];
+        match self.io.read(&mut byte) {
+            Ok(n) => n == 0,
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
     }
 
     /// Reads so many bytes.

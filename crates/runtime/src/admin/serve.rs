@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use super::{Admin, text};
+use super::{Admin, Verdict, text};
 use crate::drain;
 
 /// Probes, scrapers and a person or two: more than this waits in the kernel's queue.
@@ -92,7 +92,7 @@ pub(super) async fn either<IO>(
     admin: Arc<Admin>,
     io: IO,
     peer: IpAddr,
-    gate: impl Fn(&Request<Bytes>) -> Option<Response<Bytes>> + Clone + Send + 'static,
+    gate: impl Fn(&Request<Bytes>) -> Verdict + Clone + Send + 'static,
 ) where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -101,12 +101,17 @@ pub(super) async fn either<IO>(
         async move {
             let (head, body) = request.into_parts();
             let head = Request::from_parts(head, Bytes::new());
-            if let Some(refusal) = gate(&head) {
-                return Ok::<_, Infallible>(refusal.map(Full::new));
-            }
+            let told = match gate(&head) {
+                Verdict::Answer(told) => told,
+                Verdict::Refuse(refusal) => {
+                    return Ok::<_, Infallible>(refusal.map(Full::new));
+                }
+            };
             let (head, _) = head.into_parts();
             let request = Request::from_parts(head, body);
-            Ok(answer(&admin, request, peer).await)
+            let response = answer(&admin, request, peer).await;
+            told(response.status());
+            Ok(response)
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());

@@ -1,7 +1,10 @@
 //! Sends finished spans to the collector in batches. What it does not take is tried again with
 //! backoff; meanwhile new spans wait, and then are dropped.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use tokio::{sync::mpsc, time::Instant};
 use tonic::codegen::http::uri::PathAndQuery;
@@ -9,7 +12,11 @@ use tonic::codegen::http::uri::PathAndQuery;
 use super::otlp::{
     ExportRequest, ExportResponse, KeyValue, Resource, ResourceSpans, Scope, ScopeSpans, Span,
 };
-use crate::{config::Backoff, control::Channel};
+use crate::{
+    config::Backoff,
+    control::Channel,
+    metrics::{Counter, Family, Registry},
+};
 
 /// Spans sent at once.
 const BATCH: usize = 1000;
@@ -38,18 +45,40 @@ pub fn resource(settings: &[(String, String)]) -> Resource {
     Resource { attributes }
 }
 
+/// What was exported.
+#[derive(Debug)]
+pub struct Exported {
+    streams: Arc<Counter>,
+    requests: Arc<Counter>,
+    spans: Arc<Counter>,
+}
+
+impl Exported {
+    /// Resolves the series.
+    pub fn new(registry: &Registry) -> Self {
+        let counter = |family| registry.counter(family, &"".into());
+        Self {
+            streams: counter(Family::SpanExportStreams),
+            requests: counter(Family::SpanExportRequests),
+            spans: counter(Family::SpanExports),
+        }
+    }
+}
+
 /// Exports until every tracer is gone.
 pub async fn run(
     mut spans: mpsc::Receiver<Span>,
     channel: Channel,
     resource: Resource,
     backoff: Backoff,
+    exported: Exported,
 ) {
     loop {
         let batch = batch(&mut spans).await;
         if batch.is_empty() {
             return;
         }
+        let count = batch.len() as u64;
         let request = ExportRequest {
             resource_spans: vec![ResourceSpans {
                 resource: Some(resource.clone()),
@@ -63,9 +92,15 @@ pub async fn run(
             }],
         };
         for attempt in 0..TRIES {
+            // A call carries one message.
+            exported.streams.inc();
+            exported.requests.inc();
             let sent = tokio::time::timeout(ANSWER, export(&channel, request.clone())).await;
             match sent {
-                Ok(Ok(())) => break,
+                Ok(Ok(())) => {
+                    exported.spans.add(count);
+                    break;
+                }
                 Ok(Err(error)) => tracing::debug!(%error, "Spans could not be exported"),
                 Err(_) => tracing::debug!("The trace collector does not answer"),
             }
