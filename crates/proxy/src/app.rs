@@ -291,10 +291,7 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
             let (tracer, spans) = trace::Tracer::new();
             let resource = trace::export::resource(&config.trace_resource);
             let backoff = config.outbound.backoff;
-            // Calls to the collector are not calls to the control plane: counted apart, not shown.
-            let uncounted = Arc::new(Registry::new(Duration::ZERO));
-            let metrics =
-                ControlMetrics::new(&uncounted, Kind::Destination, &addr.addr.to_string(), None);
+            let metrics = control_metrics(addr, Kind::Trace);
             let collector = channel(addr, &metrics)?;
             let exported = trace::export::Exported::new(&registry);
             let export = trace::export::run(spans, collector, resource, backoff, exported);

@@ -350,3 +350,19 @@ fn a_profile_that_does_not_come_is_not_waited_for() {
         "waited for once: {each:?}"
     );
 }
+
+#[test]
+fn names_clients_make_up_do_not_flood_the_control_plane() {
+    let app = http_echo();
+    let control = ControlPlane::start();
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    let proxy = Proxy::start(&control, "web", local, OrigDst::fixed(app.addr()), &[]);
+    let mut client = Client::connect(proxy.inbound);
+    for n in 0..300 {
+        let name = format!("n{n}.ns.svc.cluster.local");
+        assert_eq!(client.get("/", &name).status(), 200);
+    }
+    let calls = control.calls();
+    let asked = calls.iter().filter(|c| matches!(c, Call::GetProfile(_)));
+    assert_eq!(asked.count(), 256);
+}

@@ -165,5 +165,10 @@ fn spans_reach_the_collector_and_hang_together() {
         harness::counts(proxy, "opentelemetry_span_exports", &[], 4.0);
         assert!(proxy.metric("opentelemetry_span_export_requests", &[]) > 0.5);
         assert!(proxy.metric("opentelemetry_span_export_streams", &[]) > 0.5);
+        let collector = format!("addr=\"{addr}\"");
+        let labels = [collector.as_str()];
+        let family = "opentelemetry_balancer_queue_requests_total";
+        assert!(proxy.metric(family, &labels) > 0.5);
+        harness::counts(proxy, "control_request_total", &labels, 0.0);
     }
 }

@@ -15,7 +15,7 @@ use linkerd_core::identity::Id;
 use super::{Client, policy::PortPolicy};
 use crate::{
     control::Target,
-    errors::HttpError,
+    errors::{Class, HttpError},
     h1::Conn,
     http::{Direction, Lines, Routed, server1, server2},
     metrics::{Counter, Family, Labels},
@@ -219,6 +219,10 @@ impl Direction for GatewayHttp {
 
     fn failed(&self, error: &HttpError) {
         tracing::debug!(%error, target = %self.target, "Gateway request failed");
+        // Denials have series of their own.
+        if error.class == Class::PermissionDenied {
+            return;
+        }
         let mut errors = self.errors.borrow_mut();
         let counter = errors.entry(error.label).or_insert_with(|| {
             let labels = Labels::default()

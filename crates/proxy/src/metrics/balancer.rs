@@ -23,6 +23,8 @@ pub enum Kind {
     Destination,
     /// The policy service.
     Policy,
+    /// The trace collector.
+    Trace,
 }
 
 impl Kind {
@@ -35,6 +37,7 @@ impl Kind {
             Self::Identity => Family::ControlIdentityBalancerP2cEndpoints,
             Self::Destination => Family::ControlDestinationBalancerP2cEndpoints,
             Self::Policy => Family::ControlPolicyBalancerP2cEndpoints,
+            Self::Trace => Family::OpentelemetryBalancerP2cEndpoints,
         }
     }
 

@@ -39,8 +39,13 @@ impl ControlMetrics {
                 .with("no_tls_reason", "loopback"),
         };
         let labels = labels.finish();
+        // Calls to the collector are not calls to the control plane: counted apart, not shown.
+        let calls = match kind {
+            Kind::Trace => Arc::new(Registry::new(Duration::ZERO)),
+            _ => registry.clone(),
+        };
         Arc::new(Self {
-            latency: registry.histogram(
+            latency: calls.histogram(
                 Family::ControlResponseLatencyMs,
                 &format!("{labels},status_code=\"200\"").into(),
             ),
@@ -50,7 +55,7 @@ impl ControlMetrics {
                 Kind::Policy => "control_policy",
                 _ => "control_destination",
             },
-            registry: registry.clone(),
+            registry: calls,
             labels,
         })
     }

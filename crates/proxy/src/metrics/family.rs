@@ -193,6 +193,17 @@ families! {
     ControlPolicyBalancerGateOpenTime "control_policy_balancer_queue_gate_open_time_seconds" "gauge" "When the balancer last left fail-fast." &[];
     ControlPolicyBalancerGateShutTime "control_policy_balancer_queue_gate_shut_time_seconds" "gauge" "When the balancer last entered fail-fast." &[];
     ControlPolicyBalancerGateTimeout "control_policy_balancer_queue_gate_timeout_seconds" "gauge" "Time without a ready endpoint before fail-fast." &[];
+    OpentelemetryBalancerP2cEndpoints "opentelemetry_balancer_p2c_endpoints" "gauge" "The number of endpoints in the balancer." &[];
+    OpentelemetryBalancerP2cUpdates "opentelemetry_balancer_p2c_updates_total" "counter" "Discovery updates of the balancer." &[];
+    OpentelemetryBalancerEndpoints "opentelemetry_balancer_endpoints" "gauge" "The number of endpoints by whether they are ready." &[];
+    OpentelemetryBalancerQueueLength "opentelemetry_balancer_queue_length" "gauge" "Requests waiting for an endpoint." &[];
+    OpentelemetryBalancerQueueRequests "opentelemetry_balancer_queue_requests_total" "counter" "Requests given to the balancer." &[];
+    OpentelemetryBalancerQueueLatency "opentelemetry_balancer_queue_latency_seconds" "histogram" "Time requests waited for an endpoint." QUEUE_SECONDS;
+    OpentelemetryBalancerGateOpen "opentelemetry_balancer_queue_gate_open_total" "counter" "Times the balancer left fail-fast." &[];
+    OpentelemetryBalancerGateShut "opentelemetry_balancer_queue_gate_shut_total" "counter" "Times the balancer entered fail-fast." &[];
+    OpentelemetryBalancerGateOpenTime "opentelemetry_balancer_queue_gate_open_time_seconds" "gauge" "When the balancer last left fail-fast." &[];
+    OpentelemetryBalancerGateShutTime "opentelemetry_balancer_queue_gate_shut_time_seconds" "gauge" "When the balancer last entered fail-fast." &[];
+    OpentelemetryBalancerGateTimeout "opentelemetry_balancer_queue_gate_timeout_seconds" "gauge" "Time without a ready endpoint before fail-fast." &[];
 }
 
 /// How cells of several workers make one number.
