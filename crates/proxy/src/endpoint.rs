@@ -375,11 +375,13 @@ impl Endpoint {
     }
 
     /// The same for an application that may begin to listen a moment late: tried again with backoff
-    /// until the deadline. Once it was waited for in vain, it is tried but not waited for.
+    /// until the deadline, or until we leave. Once it was waited for in vain, it is tried but not
+    /// waited for.
     pub async fn http2_patiently(
         &self,
         deadline: Instant,
         capacity: usize,
+        leaving: impl Fn() -> bool,
     ) -> Result<SendRequest<Bytes>, NotListening> {
         let mut waits: Option<Waits<'_>> = None;
         loop {
@@ -404,8 +406,10 @@ impl Endpoint {
                 None => {}
             }
             let now = Instant::now();
-            if self.patience.over.get() || now >= deadline {
+            if now >= deadline {
                 self.patience.over.set(true);
+            }
+            if self.patience.over.get() || leaving() {
                 return Err(NotListening::FailFast);
             }
             if waits.is_none() {

@@ -372,6 +372,18 @@ fn no_more_than_the_queue_holds_wait_for_an_application() {
     assert_eq!(statuses, [200, 503, 503]);
 }
 
+#[test]
+fn an_application_is_not_waited_for_by_a_proxy_that_leaves() {
+    let app = Closed::new();
+    let control = ControlPlane::start();
+    let settings = [("INBOUND_HTTP_FAILFAST_TIMEOUT", "60s")];
+    let proxy = in_front_of(&control, app.addr(), &settings);
+    let asked = ask_http2(&proxy);
+    counts(&proxy, "request_total", &INBOUND, 1.0);
+    proxy.shutdown();
+    assert_eq!(asked.join().expect("asks"), 504);
+}
+
 /// A ClientHello without extensions.
 fn nameless_hello() -> Vec<u8> {
     let mut body = vec![3, 3];

@@ -26,6 +26,7 @@ use crate::{
     h2io::{Gather, MAX_HEADER_LIST},
     metrics::http::Outcome,
     observe::Observed,
+    worker::Drain,
 };
 
 /// How long the client's half of the handshake may take.
@@ -199,8 +200,7 @@ async fn answer<D: Direction>(
     let kind = Kind {
         upgraded,
         grpc,
-        // While we leave, clients are better served elsewhere at once.
-        patient: routed.inbound.is_some() && !direction.drain().is_draining(),
+        patience: routed.inbound.as_ref().map(|_| &**direction.drain()),
     };
     let result = dispatch(&parts, source, respond, &routed, kind).await;
     routed.done(result.as_ref().err().and_then(Failed::error), grpc);
@@ -219,12 +219,13 @@ impl From<NotListening> for Failed {
 
 /// What a request is besides HTTP/2.
 #[derive(Clone, Copy, Debug)]
-struct Kind {
+struct Kind<'a> {
     /// An HTTP/1 request on its way between proxies.
     upgraded: bool,
     grpc: bool,
-    /// For an application that may begin to listen a moment late.
-    patient: bool,
+    /// For an application that may begin to listen a moment late. While we leave, clients are
+    /// better served elsewhere at once.
+    patience: Option<&'a Drain>,
 }
 
 /// Finds an endpoint and exchanges; goes on to another when that is safe or asked for.
@@ -233,7 +234,7 @@ async fn dispatch(
     mut source: Source,
     respond: &mut SendResponse<Bytes>,
     routed: &Routed,
-    kind: Kind,
+    kind: Kind<'_>,
 ) -> Result<(), Failed> {
     let method = Method::of(parts.method.as_str().as_bytes());
     let tries = Tries::new(routed, method, Instant::now() + routed.failfast);
@@ -265,9 +266,10 @@ async fn dispatch(
                 Err(error) => Err(Tries::connect_failed(error)),
             }
         } else {
-            let connected = if kind.patient {
-                let capacity = routed.capacity;
-                let connected = endpoint.http2_patiently(tries.deadline(), capacity).await;
+            let connected = if let Some(drain) = kind.patience {
+                let (deadline, capacity) = (tries.deadline(), routed.capacity);
+                let leaving = || drain.is_draining();
+                let connected = endpoint.http2_patiently(deadline, capacity, leaving).await;
                 connected.map_err(Failed::from)
             } else {
                 endpoint.http2().await.map_err(Tries::connect_failed)
