@@ -2,5 +2,6 @@
 
 pub mod duration;
 pub mod policy;
+pub mod quantity;
 
 pub mod identity;

@@ -2,7 +2,7 @@
 //! understood is left out and reported; it never stops a pod.
 
 use crate::{Annotations, Template, Values};
-use linkerd_core::duration;
+use linkerd_core::{duration, quantity};
 use linkerd_k8s::{labels::*, ports::PortSet};
 use serde_json::Value;
 use std::time::Duration;
@@ -148,14 +148,13 @@ impl<'a> Overrides<'a> {
     }
 
     fn boolean(&mut self, key: &str, into: &mut bool) {
-        self.parsed(
-            key,
-            |text| {
-                text.parse()
-                    .map_err(|_| format!("{text:?} is neither true nor false"))
-            },
-            into,
-        );
+        // The forms Go's parser takes.
+        let parse = |text: &str| match text {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+            _ => Err(format!("{text:?} is neither true nor false")),
+        };
+        self.parsed(key, parse, into);
     }
 
     fn switch(&mut self, key: &str, into: &mut bool) {
@@ -227,35 +226,7 @@ fn seconds(duration: Duration) -> String {
 
 /// Thousandths of a Kubernetes quantity.
 pub fn milli(text: &str) -> Result<u64, String> {
-    let bad = || format!("{text:?} is not a quantity");
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let number: f64 = number.parse().map_err(|_| bad())?;
-    let factor = match unit {
-        "m" => 1.0,
-        "" => 1e3,
-        "k" => 1e6,
-        "M" => 1e9,
-        "G" => 1e12,
-        "T" => 1e15,
-        "Ki" => 1024.0 * 1e3,
-        "Mi" => 1024f64.powi(2) * 1e3,
-        "Gi" => 1024f64.powi(3) * 1e3,
-        "Ti" => 1024f64.powi(4) * 1e3,
-        _ => return Err(bad()),
-    };
-    let milli = (number * factor).ceil();
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "checked to be in range"
-    )]
-    (0.0..1e18)
-        .contains(&milli)
-        .then_some(milli as u64)
-        .ok_or_else(bad)
+    quantity::milli(text).ok_or_else(|| format!("{text:?} is not a quantity"))
 }
 
 /// Whole processors that cover a quantity of CPU.
@@ -297,7 +268,7 @@ pub fn resolve(values: &Values, namespace: &Annotations, pod: &Template) -> Sett
         p.runtime.workers.maximum = maximum;
     }
     let ratio = |text: &str| match text.parse::<f64>() {
-        Ok(ratio) if ratio > 0.0 && ratio <= 1.0 => Ok(text.to_owned()),
+        Ok(ratio) if ratio > 0.0 && ratio < 1.0 => Ok(text.to_owned()),
         _ => Err(format!("{text:?} is not a number between 0 and 1")),
     };
     o.parsed(

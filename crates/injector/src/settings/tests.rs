@@ -195,7 +195,14 @@ fn bad_values_are_reported_and_have_no_effect() {
         (PROXY_UID, "root"),
         (PROXY_CPU_REQUEST, "lots"),
         (PROXY_CPU_RATIO_LIMIT, "2"),
+        (PROXY_CPU_RATIO_LIMIT, "1"),
+        (PROXY_CPU_RATIO_LIMIT, "0"),
+        (PROXY_CPU_RATIO_LIMIT, "NaN"),
+        (PROXY_MEMORY_LIMIT, "1K"),
+        (PROXY_MEMORY_LIMIT, "1 Gi"),
         (ENABLE_GATEWAY, "yes"),
+        (ENABLE_GATEWAY, "tRUE"),
+        (ENABLE_GATEWAY, ""),
         (PROXY_AWAIT, "true"),
         (OUTBOUND_CONNECT_TIMEOUT, "10"),
         (DEFAULT_INBOUND_POLICY, "allow"),
@@ -224,6 +231,54 @@ fn bad_values_are_reported_and_have_no_effect() {
     );
     assert_eq!(settings.values.proxy.opaque_ports, "80");
     assert_eq!(settings.ignored.len(), 2);
+}
+
+#[test]
+fn booleans_are_written_as_in_go() {
+    for (text, expected) in [
+        ("1", true),
+        ("t", true),
+        ("T", true),
+        ("true", true),
+        ("TRUE", true),
+        ("True", true),
+        ("0", false),
+        ("f", false),
+        ("F", false),
+        ("false", false),
+        ("FALSE", false),
+        ("False", false),
+    ] {
+        let mut values = Values::default();
+        values.proxy.is_gateway = !expected;
+        let pod = pod(json!({ENABLE_GATEWAY: text}));
+        let settings = resolve(&values, &Annotations::new(), &pod);
+        assert_eq!(settings.values.proxy.is_gateway, expected, "{text}");
+        assert_eq!(settings.ignored, Vec::<String>::new(), "{text}");
+    }
+}
+
+#[test]
+fn quantities_are_written_as_in_kubernetes() {
+    for (text, expected) in [
+        ("1e9", Some("1000000000")),
+        ("12E-1", Some("2")),
+        ("1500m", Some("2")),
+        ("2500000u", Some("3")),
+        ("1000000001n", Some("2")),
+        ("1Ki", Some("1024")),
+        ("1P", Some("1000000000000000")),
+        ("1E", Some("18446744073709552")),
+        ("1Pi", Some("1125899906842624")),
+        ("1Ei", Some("18446744073709552")),
+        ("1K", None),
+        ("-1", None),
+    ] {
+        assert_eq!(processors(text).as_deref(), expected, "{text}");
+        let pod = pod(json!({PROXY_MEMORY_LIMIT: text}));
+        let settings = resolve(&Values::default(), &Annotations::new(), &pod);
+        assert_eq!(settings.ignored.is_empty(), expected.is_some(), "{text}");
+    }
 }
 
 #[test]
