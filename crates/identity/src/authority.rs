@@ -144,7 +144,7 @@ impl Authority {
 fn read_issuer(files: &Files) -> Result<Issuer, LoadError> {
     let certificate = file::read(&files.certificate)?;
     let key = file::read(&files.key)?;
-    Ok(Issuer::from_pem(
+    Ok(Issuer::from_pem_on_any_curve(
         (&files.certificate.to_string_lossy(), &certificate),
         (&files.key.to_string_lossy(), &key),
     )?)

@@ -279,3 +279,6 @@ fn object(event: &Event) -> (String, KubeEvent) {
     };
     (namespace.clone(), event)
 }
+
+#[cfg(test)]
+mod tests;

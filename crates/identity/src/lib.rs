@@ -5,9 +5,10 @@
 //! token belongs to; [`grpc`] puts it on the wire; [`events`] tells Kubernetes what happened;
 //! `trust` tells proxies which anchors are in force.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use futures::stream::{FuturesUnordered, StreamExt as _};
 use linkerd_api::proto::identity::identity_server::IdentityServer;
 use linkerd_runtime::{
     admin::{Admin, Flavor},
@@ -15,7 +16,7 @@ use linkerd_runtime::{
     metrics::{self as runtime_metrics, Exposition, Registry},
     ready::Readiness,
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_stream::wrappers::TcpListenerStream;
 
 mod args;
@@ -143,14 +144,36 @@ pub async fn run(args: Args, drain: drain::Watch) -> anyhow::Result<()> {
         .context("Failed to bind the identity service")?;
     tracing::info!(addr = %listener.local_addr()?, "starting gRPC server");
     starting.release();
-    let mut stop = drain;
-    serve(certifier, metrics, listener, async move {
+    let mut stop = drain.clone();
+    let serving = serve(certifier, metrics, listener, async move {
         stop.signaled().await
-    })
-    .await?;
-    for task in [watching, bundle, events, admin] {
-        task.await
-            .context("A task of the identity service failed")?;
+    });
+    let tasks = [watching, bundle, events, admin];
+    until_served(serving, tasks.into_iter().collect(), &drain).await
+}
+
+/// Ends with the service and its tasks. Each of these ends with the drain: one that ends before has
+/// left its work undone, and the service ends with an error.
+async fn until_served(
+    serving: impl Future<Output = anyhow::Result<()>>,
+    mut tasks: FuturesUnordered<JoinHandle<()>>,
+    drain: &drain::Watch,
+) -> anyhow::Result<()> {
+    let mut serving = pin!(serving);
+    loop {
+        tokio::select! {
+            served = &mut serving => {
+                served?;
+                break;
+            }
+            Some(ended) = tasks.next() => {
+                ended.context("A task of the identity service failed")?;
+                ensure!(drain.is_draining(), "A task of the identity service ended by itself");
+            }
+        }
+    }
+    while let Some(ended) = tasks.next().await {
+        ended.context("A task of the identity service failed")?;
     }
     Ok(())
 }
@@ -176,4 +199,54 @@ pub async fn serve<R: TokenReviewer>(
         .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop)
         .await
         .context("The identity service failed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(ends: impl Future<Output = ()> + Send + 'static) -> FuturesUnordered<JoinHandle<()>> {
+        [linkerd_runtime::spawn("task", ends)].into_iter().collect()
+    }
+
+    #[tokio::test]
+    async fn a_task_that_ends_by_itself_ends_the_service() {
+        let (_signal, drain) = drain::channel();
+        let serving = std::future::pending();
+        let ended = until_served(serving, task(async {}), &drain).await;
+        let error = ended.expect_err("nobody asked it to end").to_string();
+        assert_eq!(error, "A task of the identity service ended by itself");
+    }
+
+    #[tokio::test]
+    async fn a_task_that_fails_ends_the_service() {
+        let (_signal, drain) = drain::channel();
+        let failing = task(async { panic!("on purpose") });
+        let ended = until_served(std::future::pending(), failing, &drain).await;
+        let error = ended.expect_err("it failed").to_string();
+        assert_eq!(error, "A task of the identity service failed");
+    }
+
+    #[tokio::test]
+    async fn calls_under_way_are_finished_after_the_tasks_are() {
+        let (signal, drain) = drain::channel();
+        let (finish, finished) = tokio::sync::oneshot::channel::<()>();
+        let mut told = drain.clone();
+        let tasks = task(async move { told.signaled().await });
+        let serving = async move {
+            let _ = finished.await;
+            Ok(())
+        };
+        let service = async move {
+            let ended = until_served(serving, tasks, &drain).await;
+            drop(drain);
+            ended
+        };
+        let finish = async move {
+            tokio::task::yield_now().await;
+            finish.send(()).expect("the call is still under way");
+        };
+        let (ended, (), ()) = tokio::join!(service, signal.drain(), finish);
+        ended.expect("all is well");
+    }
 }

@@ -20,6 +20,8 @@ const GENERALIZED_TIME: u8 = 0x18;
 pub(crate) mod oid {
     pub(crate) const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
     pub(crate) const ECDSA_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
+    pub(crate) const ECDSA_SHA384: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x03];
+    pub(crate) const ECDSA_SHA512: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04];
     pub(crate) const EXTENSION_REQUEST: &[u8] =
         &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
     pub(crate) const SUBJECT_KEY_ID: &[u8] = &[0x55, 0x1d, 0x0e];
@@ -135,10 +137,6 @@ pub(crate) fn dns_names<S: AsRef<str>>(names: &[S]) -> Vec<u8> {
         .collect();
     let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     seq(&names)
-}
-
-pub(crate) fn ecdsa_sha256() -> Vec<u8> {
-    seq(&[&oid(oid::ECDSA_SHA256)])
 }
 
 #[cfg(test)]

@@ -98,9 +98,30 @@ impl TrustedPeriod {
 
 impl Issuer {
     /// Reads certificate bundle and key. The file names go into errors.
-    pub fn from_pem(
+    pub fn from_pem(certificates: (&str, &[u8]), key: (&str, &[u8])) -> Result<Self, IssuerError> {
+        let usual = |kind| kind == KeyKind::EcdsaP256;
+        Self::read(certificates, key, usual, Key::from_pem)
+    }
+
+    /// Like [`Issuer::from_pem`], for whoever has to work with the issuer there is: its key may be
+    /// on any curve.
+    pub fn from_pem_on_any_curve(
+        certificates: (&str, &[u8]),
+        key: (&str, &[u8]),
+    ) -> Result<Self, IssuerError> {
+        Self::read(
+            certificates,
+            key,
+            KeyKind::is_ecdsa,
+            Key::from_pem_on_any_curve,
+        )
+    }
+
+    fn read(
         (file, certificates): (&str, &[u8]),
         (key_file, key): (&str, &[u8]),
+        takes: impl Fn(KeyKind) -> bool,
+        read: impl Fn(&[u8]) -> Result<Key, KeyError>,
     ) -> Result<Self, IssuerError> {
         let chain =
             certificates_from_pem(certificates).map_err(|source| IssuerError::Certificate {
@@ -108,13 +129,13 @@ impl Issuer {
                 source,
             })?;
         let kind = chain[0].key;
-        if kind != KeyKind::EcdsaP256 {
+        if !takes(kind) {
             return Err(IssuerError::KeyKind {
                 file: file.to_owned(),
                 kind,
             });
         }
-        let key = Key::from_pem(key).map_err(|source| IssuerError::Key {
+        let key = read(key).map_err(|source| IssuerError::Key {
             file: key_file.to_owned(),
             source,
         })?;

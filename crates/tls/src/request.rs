@@ -74,7 +74,7 @@ impl SigningRequest {
             &der::explicit(0, &[&attribute]),
         ]);
         let signature = der::bit_string(0, &key.sign(&info)?);
-        Ok(der::seq(&[&info, &der::ecdsa_sha256(), &signature]))
+        Ok(der::seq(&[&info, &key.signature_algorithm(), &signature]))
     }
 
     pub fn from_der(bytes: &[u8]) -> Result<Self, RequestError> {

@@ -77,6 +77,10 @@ fn load(dir: &Path) -> Result<(Issuer, TrustAnchors), IssuerError> {
 /// Certifies a key of ours and lets openssl verify the result.
 fn issue_and_verify(dir: &Path) {
     let (issuer, anchors) = load(dir).expect("loads");
+    issue_with(dir, &issuer, anchors, "ecdsa-with-SHA256");
+}
+
+fn issue_with(dir: &Path, issuer: &Issuer, anchors: TrustAnchors, signed: &str) {
     let now = SystemTime::now();
     issuer.verify(&anchors, NAME, now).expect("trusted");
     let key = Key::generate().expect("a key");
@@ -99,7 +103,7 @@ fn issue_and_verify(dir: &Path) {
         "Digital Signature, Key Encipherment",
         "TLS Web Server Authentication, TLS Web Client Authentication",
         "CA:FALSE",
-        "ecdsa-with-SHA256",
+        signed,
     ] {
         assert!(text.contains(want), "{want} is missing from {text}");
     }
@@ -134,6 +138,40 @@ fn ecdsa_hierarchies_issue() {
         issue_and_verify(dir.path());
         println!("{name}: ok");
     }
+}
+
+/// The identity service works with the issuer there is; what we install is on one curve only.
+#[test]
+fn issuers_on_other_curves() {
+    for (curve, signed) in [
+        ("P-384", "ecdsa-with-SHA384"),
+        ("P-521", "ecdsa-with-SHA512"),
+    ] {
+        let spec = format!("ec -pkeyopt ec_paramgen_curve:{curve}");
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let dir = dir.path();
+        hierarchy(dir, &spec, &spec, "/CN=identity.linkerd.cluster.local");
+        let (certificate, key) = (read(dir, "issuer.crt"), read(dir, "issuer.key"));
+        let files = (("issuer.crt", &*certificate), ("issuer.key", &*key));
+        let refused = Issuer::from_pem(files.0, files.1).expect_err("not the usual curve");
+        assert!(refused.to_string().contains(curve), "{refused}");
+        let issuer = Issuer::from_pem_on_any_curve(files.0, files.1).expect(curve);
+        let anchors = TrustAnchors::from_pem("root.crt", &read(dir, "root.crt")).expect("anchors");
+        issue_with(dir, &issuer, anchors, signed);
+    }
+    // RSA stays refused.
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let dir = dir.path();
+    hierarchy(
+        dir,
+        "rsa:2048",
+        "rsa:2048",
+        "/CN=identity.linkerd.cluster.local",
+    );
+    let (certificate, key) = (read(dir, "issuer.crt"), read(dir, "issuer.key"));
+    let refused = Issuer::from_pem_on_any_curve(("issuer.crt", &certificate), ("issuer.key", &key));
+    let refused = refused.expect_err("RSA").to_string();
+    assert!(refused.contains("RSA 2048"), "{refused}");
 }
 
 #[test]

@@ -170,10 +170,11 @@ pub(super) struct Tbs<'a> {
 
 pub(super) fn sign(tbs: &Tbs<'_>, key: &Key) -> Result<CertificateDer<'static>, KeyError> {
     let extensions: Vec<&[u8]> = tbs.extensions.iter().map(Vec::as_slice).collect();
+    let algorithm = key.signature_algorithm();
     let body = der::seq(&[
         &der::explicit(0, &[&der::integer(&[2])]),
         &der::integer(tbs.serial),
-        &der::ecdsa_sha256(),
+        &algorithm,
         tbs.issuer,
         &der::validity(tbs.validity.0, tbs.validity.1),
         tbs.subject,
@@ -182,9 +183,7 @@ pub(super) fn sign(tbs: &Tbs<'_>, key: &Key) -> Result<CertificateDer<'static>, 
     ]);
     let signature = der::bit_string(0, &key.sign(&body)?);
     Ok(CertificateDer::from(der::seq(&[
-        &body,
-        &der::ecdsa_sha256(),
-        &signature,
+        &body, &algorithm, &signature,
     ])))
 }
 
