@@ -34,10 +34,10 @@ use std::{
     sync::{Arc, OnceLock},
     time::Duration,
 };
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
 
-use crate::diagnostics::Diagnostics;
+use crate::{diagnostics::Diagnostics, parts::Parts};
 
 /// How often certificate files are looked at.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -150,6 +150,7 @@ pub(crate) async fn run(
         lease: lease.clone(),
     };
     let diagnostics = Arc::new(diagnostics);
+    let mut parts = Parts::new(drain.clone());
     let registry = Arc::new(Exposition::new(registry));
     for (flavor, addr, registry) in [
         (
@@ -171,18 +172,25 @@ pub(crate) async fn run(
         }
         let listener = bind(addr, "admin").await?;
         let mut stop = drain.clone();
-        spawn(
-            "admin",
-            Arc::new(admin).serve(listener, async move { stop.signaled().await }),
-        );
+        let serving = Arc::new(admin).serve(listener, async move { stop.signaled().await });
+        parts.spawn("an admin server", async move {
+            serving.await;
+            Ok(())
+        });
     }
 
-    destination.write_slices(&client, &identity, drain.clone());
+    let destination = Arc::new(destination);
+    let (slices, cluster, name) = (destination.clone(), client.clone(), identity.clone());
+    let (ready, stop) = (readiness.clone(), drain.clone());
+    parts.spawn("the writer of EndpointSlices", async move {
+        Ok(slices.write_slices(&cluster, &name, ready, stop).await?)
+    });
 
-    let mut parts = JoinSet::new();
     let listener = bind(args.destination.addr, "destination").await?;
     let (ready, stop, gate) = (readiness.clone(), drain.clone(), args.gate());
-    parts.spawn(async move { Ok(destination.serve(listener, ready, stop, gate).await?) });
+    parts.spawn("the destination service", async move {
+        Ok(destination.serve(listener, ready, stop, gate).await?)
+    });
 
     let listener = bind(args.policy.grpc_addr, "policy").await?;
     let listener = TcpIncoming::from(listener).with_nodelay(Some(true));
@@ -191,7 +199,7 @@ pub(crate) async fn run(
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .add_service(policy.inbound())
         .add_service(policy.outbound());
-    parts.spawn(async move {
+    parts.spawn("the policy service", async move {
         let stop = async move { stop.signaled().await };
         Ok(router.serve_with_incoming_shutdown(listener, stop).await?)
     });
@@ -202,20 +210,14 @@ pub(crate) async fn run(
             args.policy.server_tls_key.clone(),
         );
         let files = ServerFiles::load(certs, key)?;
-        parts.spawn(validator(
-            args.policy.server_addr,
-            files,
-            PolicyValidator,
-            drain.clone(),
-        ));
+        let addr = args.policy.server_addr;
+        let validator = validator(addr, files, PolicyValidator, drain.clone());
+        parts.spawn("the policy validator", validator);
     }
     let files = ServerFiles::load(args.sp_validator_tls_certs, args.sp_validator_tls_key)?;
-    parts.spawn(validator(
-        args.sp_validator_addr,
-        files,
-        ServiceProfileValidator,
-        drain.clone(),
-    ));
+    let addr = args.sp_validator_addr;
+    let validator = validator(addr, files, ServiceProfileValidator, drain.clone());
+    parts.spawn("the ServiceProfile validator", validator);
 
     // Only the holder of the lease writes statuses.
     let owner = args.policy.lease_owner(client.clone()).await;
@@ -229,22 +231,13 @@ pub(crate) async fn run(
         drain.clone(),
         timeout,
         writer_metrics,
-    );
+    )
+    .when_listed(readiness);
     let writer = spawn("statuses", writer.run());
-    let stop = drain.clone();
-    parts.spawn(async move {
-        candidate.run_for(writer, stop, timeout).await;
-        Ok(())
+    parts.spawn("the writer of statuses", async move {
+        Ok(candidate.run_for(writer, drain, timeout).await?)
     });
-
-    let mut outcome = Ok(());
-    while let Some(part) = parts.join_next().await {
-        outcome = outcome.and(part.context("a part of the controller panicked")?);
-        if outcome.is_err() || !drain.is_draining() {
-            break;
-        }
-    }
-    outcome
+    parts.all_ended().await
 }
 
 async fn bind(addr: ListenAddr, what: &'static str) -> anyhow::Result<TcpListener> {

@@ -5,6 +5,7 @@ mod destination;
 mod diagnostics;
 mod flags;
 mod heartbeat;
+mod parts;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand, ValueEnum};

@@ -1,12 +1,18 @@
 //! Linked clusters: each has an index of its own, fed by watches of its own API server. Secrets
 //! of the control plane's namespace say which clusters are linked and how to reach them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use ahash::AHashMap;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use linkerd_k8s::{Index, Key, Secret, Watches, labels, watch};
-use linkerd_runtime::ready::Block;
 use tokio::{sync::watch as channel, task::JoinHandle};
 use tracing::{Instrument, info, info_span, warn};
 
@@ -26,10 +32,16 @@ pub struct ClusterStore {
     linked: HashMap<Key, Linked>,
 }
 
+/// Pauses between tries to use credentials that cannot be used.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
 #[derive(Debug)]
 struct Linked {
     credentials: Credentials,
     task: JoinHandle<()>,
+    /// Whether the task may still make the cluster known.
+    wanted: Arc<AtomicBool>,
 }
 
 /// What a Secret says about a cluster.
@@ -66,6 +78,25 @@ impl Clusters {
 
     pub fn remove(&self, name: &str) {
         self.0.send_if_modified(|clusters| {
+            clusters.contains_key(name) && Arc::make_mut(clusters).remove(name).is_some()
+        });
+    }
+
+    /// Inserts unless the cluster was unlinked meanwhile.
+    fn insert_if(&self, wanted: &AtomicBool, name: &str, cluster: Discovery) {
+        self.0.send_if_modified(|clusters| {
+            let wanted = wanted.load(Ordering::Acquire);
+            if wanted {
+                Arc::make_mut(clusters).insert(name.into(), cluster);
+            }
+            wanted
+        });
+    }
+
+    /// Removes it and keeps it from being inserted: both happen under the same lock.
+    fn remove_for_good(&self, wanted: &AtomicBool, name: &str) {
+        self.0.send_if_modified(|clusters| {
+            wanted.store(false, Ordering::Release);
             clusters.contains_key(name) && Arc::make_mut(clusters).remove(name).is_some()
         });
     }
@@ -117,13 +148,19 @@ impl ClusterStore {
         let discovery = Discovery::new(config, self.metrics.for_cluster(&name));
         let metrics = self.watch_metrics.for_cluster(&name);
         let span = info_span!("cluster", %name);
-        // Nothing is answered from it before it has been listed.
-        let connecting = discovery.listed().block("connection");
-        let follow = follow(credentials.clone(), discovery.clone(), metrics, connecting);
-        let follow = follow.instrument(span);
-        let task = linkerd_runtime::spawn("cluster", follow);
-        self.clusters.insert(&name, discovery);
-        self.linked.insert(key, Linked { credentials, task });
+        let wanted = Arc::new(AtomicBool::new(true));
+        let (clusters, insert_if) = (self.clusters.clone(), wanted.clone());
+        let cluster = name.clone();
+        // A cluster nobody can connect to is not known; one that is away is, as it may come back.
+        let known = move |discovery| clusters.insert_if(&insert_if, &cluster, discovery);
+        let follow = follow(credentials.kubeconfig.clone(), discovery, metrics, known);
+        let task = linkerd_runtime::spawn("cluster", follow.instrument(span));
+        let linked = Linked {
+            credentials,
+            task,
+            wanted,
+        };
+        self.linked.insert(key, linked);
         self.metrics.clusters(self.linked.len());
         info!(cluster = name, "Linked");
     }
@@ -131,7 +168,8 @@ impl ClusterStore {
     fn unlink(&mut self, key: &Key) {
         if let Some(linked) = self.linked.remove(key) {
             linked.task.abort();
-            self.clusters.remove(&linked.credentials.cluster);
+            let name = &linked.credentials.cluster;
+            self.clusters.remove_for_good(&linked.wanted, name);
             self.metrics.clusters(self.linked.len());
             info!(cluster = linked.credentials.cluster, "Unlinked");
         }
@@ -208,23 +246,31 @@ impl Credentials {
 
 /// Watches another cluster until aborted. What is known stays when its API server goes away.
 async fn follow(
-    credentials: Credentials,
+    kubeconfig: Vec<u8>,
     discovery: Discovery,
     metrics: watch::Metrics,
-    connecting: Block,
+    known: impl FnOnce(Discovery),
 ) {
-    let client = match client(&credentials.kubeconfig).await {
-        Ok(client) => client,
-        Err(error) => {
-            warn!(%error, "Cannot reach the cluster");
-            return std::future::pending().await;
-        }
-    };
+    let client = connect(&kubeconfig).await;
     let mut watches = Watches::new();
     discovery.subscribe_remote(&mut watches);
+    // Nothing is answered from it before it has been listed.
     let _running = watches.start(&client, &metrics, discovery.listed());
-    drop(connecting);
+    known(discovery);
     std::future::pending::<()>().await;
+}
+
+/// A client, as soon as the credentials give one: files they name may come later.
+async fn connect(kubeconfig: &[u8]) -> kube::Client {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match client(kubeconfig).await {
+            Ok(client) => return client,
+            Err(error) => warn!(%error, ?pause, "The credentials of the cluster cannot be used"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
 }
 
 async fn client(kubeconfig: &[u8]) -> anyhow::Result<kube::Client> {
@@ -237,6 +283,7 @@ async fn client(kubeconfig: &[u8]) -> anyhow::Result<kube::Client> {
 
 #[cfg(test)]
 mod tests {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
     use serde_json::json;
 
     use super::*;
@@ -253,35 +300,104 @@ mod tests {
                 },
             },
             "type": "mirror.linkerd.io/remote-kubeconfig",
-            "data": {"kubeconfig": "Zm9v"},
+            "data": {"kubeconfig": kubeconfig(1)},
         });
         object(with(json, extra))
     }
 
-    #[tokio::test]
-    async fn clusters_follow_their_secrets() {
+    /// Leads to a port where nobody listens.
+    fn kubeconfig(port: u16) -> String {
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
+            "users": [{"name": "test", "user": {}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        STANDARD.encode(config.to_string())
+    }
+
+    fn store() -> (Clusters, ClusterStore) {
         let clusters = Clusters::default();
-        let mut store = ClusterStore::new(
+        let store = ClusterStore::new(
             clusters.clone(),
             Arc::new(Config::default()),
             Metrics::default(),
             watch::Metrics::unregistered(),
         );
+        (clusters, store)
+    }
+
+    /// The cluster, as soon as it is known.
+    async fn linked(clusters: &Clusters) -> Discovery {
+        let mut follow = clusters.follow();
+        let known = follow.wait_for(|clusters| clusters.contains_key("east"));
+        let known = tokio::time::timeout(Duration::from_secs(60), known).await;
+        known.expect("in time").expect("open")["east"].clone()
+    }
+
+    /// Lets everything happen that is going to.
+    async fn settle() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn credentials_that_cannot_be_used_link_nothing() {
+        let (clusters, mut store) = store();
+        for (name, kubeconfig) in [
+            ("not text", "/w==".to_owned()),
+            ("not a kubeconfig", STANDARD.encode("foo")),
+            ("nothing in it", STANDARD.encode("{}")),
+        ] {
+            store.apply(secret(json!({"data": {"kubeconfig": kubeconfig}})));
+            settle().await;
+            assert!(clusters.get("east").is_none(), "{name}");
+        }
         store.apply(secret(json!({})));
-        let first = clusters.get("east").expect("linked");
+        linked(&clusters).await;
+        store.apply(secret(json!({"data": {"kubeconfig": "Zm9v"}})));
+        assert!(clusters.get("east").is_none(), "the old ones are void");
+        settle().await;
+        assert!(clusters.get("east").is_none());
+    }
+
+    /// Credentials may name files that are not there yet.
+    #[tokio::test]
+    async fn credentials_are_tried_again() {
+        let files = tempfile::tempdir().expect("a directory");
+        let token = files.path().join("token");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "test", "user": {"tokenFile": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        let (clusters, mut store) = store();
+        let config = STANDARD.encode(config.to_string());
+        store.apply(secret(json!({"data": {"kubeconfig": config}})));
+        settle().await;
+        assert!(clusters.get("east").is_none(), "there is no token");
+        std::fs::write(&token, "secret").expect("writes");
+        linked(&clusters).await;
+    }
+
+    #[tokio::test]
+    async fn clusters_follow_their_secrets() {
+        let (clusters, mut store) = store();
+        store.apply(secret(json!({})));
+        let first = linked(&clusters).await;
         assert!(!first.listed().is_ready(), "nothing is known of it yet");
         assert_eq!(first.config().trust_domain, "east.td");
         assert_eq!(first.config().cluster_domain, "east.local");
 
         store.apply(secret(json!({})));
-        let same = clusters.get("east").expect("linked");
+        let same = linked(&clusters).await;
         assert!(
             Arc::ptr_eq(same.index(), first.index()),
             "an equal Secret changes nothing"
         );
 
-        store.apply(secret(json!({"data": {"kubeconfig": "YmFy"}})));
-        let other = clusters.get("east").expect("linked");
+        store.apply(secret(json!({"data": {"kubeconfig": kubeconfig(2)}})));
+        let other = linked(&clusters).await;
         assert!(
             !Arc::ptr_eq(other.index(), first.index()),
             "new credentials replace the cluster"
@@ -299,10 +415,11 @@ mod tests {
             ("no kubeconfig", json!({"data": null})),
         ] {
             store.apply(secret(extra));
+            settle().await;
             assert!(clusters.get("east").is_none(), "{name}");
         }
         store.reset(vec![secret(json!({}))]);
-        assert!(clusters.get("east").is_some());
+        linked(&clusters).await;
         store.reset(Vec::new());
         assert!(clusters.get("east").is_none());
     }

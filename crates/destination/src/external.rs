@@ -19,7 +19,7 @@ use linkerd_k8s::{
     EndpointSlice, ExternalWorkload, Index, Key, ObjectMeta, Service, Watches, labels,
     lease::{self, Leadership},
 };
-use linkerd_runtime::drain;
+use linkerd_runtime::{drain, ready::Readiness};
 use parking_lot::Mutex;
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge},
@@ -427,8 +427,20 @@ impl Controller {
     }
 
     /// Writes whenever this replica leads, until the process drains. What is being written then
-    /// is written to its end, so that nothing is written once the lease has been let go.
-    pub async fn run(self, client: Client, mut leadership: Leadership, mut drain: drain::Watch) {
+    /// is written to its end, so that nothing is written once the lease has been let go. Nothing
+    /// is written before everything has been listed: workloads that are not known yet would look
+    /// like workloads that went.
+    pub async fn run(
+        self,
+        client: Client,
+        mut leadership: Leadership,
+        listed: Readiness,
+        mut drain: drain::Watch,
+    ) {
+        tokio::select! {
+            () = listed.ready() => {}
+            () = drain.signaled() => return,
+        }
         while !drain.is_draining() {
             tokio::select! {
                 () = leadership.acquired() => {}
@@ -538,3 +550,6 @@ fn full(slice: &EndpointSlice) -> discovery::EndpointSlice {
     let json = serde_json::to_value(slice).expect("a slice is plain data");
     serde_json::from_value(json).expect("our fields are a part of the kind's")
 }
+
+#[cfg(test)]
+mod tests;

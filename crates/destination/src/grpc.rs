@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ahash::AHashMap;
 use bytes::Bytes;
 use futures::{
     future::{BoxFuture, join_all},
@@ -21,6 +22,7 @@ use linkerd_runtime::{
     metrics::grpc::{self as calls, Call, Calls},
     ready::Readiness,
 };
+use tokio::sync::watch;
 use tonic::{Code, Status, body::Body};
 use tracing::debug;
 
@@ -45,6 +47,9 @@ static GET_PROFILE: calls::Method = calls::Method::server_stream(SERVICE, "GetPr
 
 /// A request that comes before the index is filled waits this long for it.
 const SYNC_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A cluster that was linked longer ago than this and is not listed yet is away.
+const NEW_CLUSTER: Duration = Duration::from_secs(10);
 
 /// Serves `io.linkerd.proxy.destination.Destination`.
 #[derive(Clone, Debug)]
@@ -145,11 +150,9 @@ impl Inner {
                             format!("Remote discovery service missing remote service name {path}");
                         Status::failed_precondition(message)
                     })?;
-                let Some(remote) = self.clusters.get(&cluster) else {
-                    return Err(Status::not_found(format!(
-                        "Remote cluster not found: {cluster}"
-                    )));
-                };
+                let remote = self.clusters.get(&cluster).ok_or_else(|| {
+                    Status::not_found(format!("Remote cluster not found: {cluster}"))
+                })?;
                 // A set that is not complete would take endpoints away from a client that had them.
                 listed(remote.listed()).await?;
                 let follow = self
@@ -170,7 +173,13 @@ impl Inner {
                     id: remote_id,
                     port,
                 };
-                Ok(self.serve(Remote { inner, follow }, &GET))
+                let remote = Remote {
+                    inner,
+                    follow,
+                    cluster,
+                    clusters: self.clusters.follow(),
+                };
+                Ok(self.serve(remote, &GET))
             }
             Dispatch::Federated { remote, .. } => {
                 self.members_listed(remote.as_deref().unwrap_or_default())
@@ -257,9 +266,11 @@ impl Inner {
     }
 
     /// Gives the clusters of a federated Service a moment to be listed, so that the first message
-    /// has them all. One that stays away does not keep the others from being served.
+    /// has them all. One that stays away does not keep the others from being served, and is waited
+    /// for only while it is new.
     async fn members_listed(&self, remote: &str) {
         let clusters = remote_members(remote, |_| {}).filter_map(|(_, it)| self.clusters.get(it));
+        let clusters = clusters.filter(|it| it.age() < NEW_CLUSTER);
         let listed = clusters.map(|cluster| async move { cluster.listed().ready().await });
         let _ = tokio::time::timeout(SYNC_PATIENCE, join_all(listed)).await;
     }
@@ -301,10 +312,13 @@ struct Endpoints {
     port: u16,
 }
 
-/// Endpoints of another cluster, as long as the local Service points there.
+/// Endpoints of another cluster, as long as the local Service points there and the cluster stays
+/// linked as it was.
 struct Remote {
     inner: Endpoints,
     follow: EndpointsStream,
+    cluster: Name,
+    clusters: watch::Receiver<Arc<AHashMap<Name, Discovery>>>,
 }
 
 impl Source for Endpoints {
@@ -323,6 +337,15 @@ impl Source for Endpoints {
 
 impl Source for Remote {
     fn next(&mut self, wire: &Wire) -> Next {
+        // A cluster that was linked anew is another index; the old one is not fed any more.
+        let linked = self.clusters.borrow_and_update();
+        let same = linked
+            .get(&self.cluster)
+            .is_some_and(|discovery| self.inner.stream.is_of(discovery));
+        drop(linked);
+        if !same {
+            return Next::End;
+        }
         match self.follow.next(wire) {
             Next::End => Next::End,
             Next::Send(_) | Next::Wait => self.inner.next(wire),
@@ -333,6 +356,9 @@ impl Source for Remote {
         tokio::select! {
             () = self.inner.changed() => {}
             () = self.follow.changed() => {}
+            changed = self.clusters.changed() => if changed.is_err() {
+                std::future::pending::<()>().await;
+            },
         }
     }
 }
@@ -489,3 +515,6 @@ where
         Box::pin(async move { Ok(inner.call(method, request).await) })
     }
 }
+
+#[cfg(test)]
+mod tests;

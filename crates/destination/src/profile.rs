@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use linkerd_core::duration;
+use linkerd_core::{duration, quantity};
 use linkerd_k8s::{IntOrString, service_profile as kind};
 
 use crate::intern::ObjectId;
@@ -46,6 +46,7 @@ pub enum ResponseMatch {
 pub struct RetryBudget {
     pub ratio: f32,
     pub min_per_second: u32,
+    /// Zero is not sent.
     pub ttl: Duration,
 }
 
@@ -112,10 +113,12 @@ impl Route {
             condition: RequestMatch::read(&route.condition).ok_or_else(invalid_request)?,
             responses: responses.collect::<Result<_, _>>()?,
             retryable: route.is_retryable.unwrap_or(false),
+            // No time at all means no limit.
             timeout: route
                 .timeout
                 .as_deref()
-                .and_then(|text| duration::parse(text).ok()),
+                .and_then(|text| duration::parse(text).ok())
+                .filter(|timeout| !timeout.is_zero()),
         })
     }
 }
@@ -199,7 +202,7 @@ impl Override {
                 milli.ok_or_else(|| Invalid::Weight(number.to_string()))?
             }
             Some(IntOrString::String(text)) => {
-                milli(text).ok_or_else(|| Invalid::Weight(text.clone()))?
+                quantity::milli(text.trim()).ok_or_else(|| Invalid::Weight(text.clone()))?
             }
         };
         let weight = u32::try_from(weight.saturating_mul(10)).unwrap_or(u32::MAX);
@@ -210,68 +213,11 @@ impl Override {
     }
 }
 
-/// Reads a quantity (`2`, `500m`, `0.5`, `1e3`, `1k`, `1Ki`) in thousandths, rounded up.
-fn milli(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text
-        .char_indices()
-        .find(|(at, c)| {
-            let exponent =
-                matches!(c, 'e' | 'E') && text[at + 1..].starts_with(|c: char| c.is_ascii_digit());
-            let after = text[..*at].ends_with(['e', 'E']) && matches!(c, '+' | '-');
-            !(c.is_ascii_digit() || *c == '.' || exponent || after)
-        })
-        .map_or(text.len(), |(at, _)| at);
-    let (number, unit) = text.split_at(digits);
-    let number: f64 = number.parse().ok()?;
-    let factor = match unit {
-        "" => 1.0,
-        "n" => 1e-9,
-        "u" => 1e-6,
-        "m" => 1e-3,
-        "k" => 1e3,
-        "M" => 1e6,
-        "G" => 1e9,
-        "Ki" => 1024.0,
-        "Mi" => 1024.0 * 1024.0,
-        "Gi" => 1024.0 * 1024.0 * 1024.0,
-        _ => return None,
-    };
-    let milli = (number * factor * 1000.0 - 1e-6).ceil();
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "checked"
-    )]
-    (0.0..9e15).contains(&milli).then_some(milli as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn quantities() {
-        for (text, expected) in [
-            ("1", Some(1000)),
-            ("500m", Some(500)),
-            ("0.5", Some(500)),
-            ("1e3", Some(1_000_000)),
-            ("2k", Some(2_000_000)),
-            ("1Ki", Some(1_024_000)),
-            ("0", Some(0)),
-            ("1m", Some(1)),
-            ("100u", Some(1)),
-            ("-1", None),
-            ("many", None),
-            ("1x", None),
-            ("", None),
-        ] {
-            assert_eq!(milli(text), expected, "{text:?}");
-        }
-    }
 
     fn read(spec: serde_json::Value) -> Result<Spec, Invalid> {
         let spec = serde_json::from_value(spec).expect("shape of a profile");
@@ -359,10 +305,18 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_nobody_can_read_is_none() {
-        let spec = read(
-            json!({"routes": [{"name": "r", "condition": {"method": "GET"}, "timeout": "1 hour"}]}),
-        );
-        assert_eq!(spec.expect("valid").routes[0].timeout, None);
+    fn timeouts() {
+        for (name, text, expected) in [
+            ("nobody can read it", "1 hour", None),
+            ("zero is none", "0s", None),
+            ("zero without a unit", "0", None),
+            ("empty", "", None),
+            ("one second", "1s", Some(Duration::from_secs(1))),
+        ] {
+            let spec = read(
+                json!({"routes": [{"name": "r", "condition": {"method": "GET"}, "timeout": text}]}),
+            );
+            assert_eq!(spec.expect("valid").routes[0].timeout, expected, "{name}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use kube::Client;
 use linkerd_k8s::{
     Secret, Watches,
-    lease::{Candidate, Leadership},
+    lease::{Candidate, Leadership, WriterEnded},
     watch,
 };
 use linkerd_runtime::{
@@ -78,15 +78,22 @@ impl Destination {
     }
 
     /// Takes part in the election of the replica that writes EndpointSlices, under the name
-    /// `identity`, until the process drains.
-    pub fn write_slices(&self, client: &Client, identity: &str, drain: drain::Watch) {
+    /// `identity`, until the process drains. Writes once `listed` says that every kind was.
+    pub async fn write_slices(
+        &self,
+        client: &Client,
+        identity: &str,
+        listed: Readiness,
+        mut drain: drain::Watch,
+    ) -> Result<(), WriterEnded> {
         let Some(slices) = self.slices.clone() else {
-            return;
+            drain.signaled().await;
+            return Ok(());
         };
         let params =
             external::lease_params(&self.discovery.config().controller_namespace, identity);
         let (candidate, leadership) = Candidate::new(client.clone(), params);
-        write_under_lease(slices, client.clone(), candidate, leadership, drain);
+        write_under_lease(slices, client.clone(), candidate, leadership, listed, drain).await
     }
 
     /// Serves until the process drains; open streams end then.
@@ -111,17 +118,17 @@ impl Destination {
 
 /// Writes slices while this replica leads. The lease is let go when the last write is done, not
 /// before: another replica writes from that moment on.
-pub(crate) fn write_under_lease(
+pub(crate) async fn write_under_lease(
     slices: external::Controller,
     client: Client,
     candidate: Candidate,
     leadership: Leadership,
+    listed: Readiness,
     drain: drain::Watch,
-) {
-    let writer = slices.run(client, leadership, drain.clone());
+) -> Result<(), WriterEnded> {
+    let writer = slices.run(client, leadership, listed, drain.clone());
     let writer = linkerd_runtime::spawn("external-slices", writer);
-    let lease = candidate.run_for(writer, drain, LAST_WRITE);
-    linkerd_runtime::spawn("external-slices-lease", lease);
+    candidate.run_for(writer, drain, LAST_WRITE).await
 }
 
 /// Serves the gRPC service on a listener until `drain` is signalled and all streams have ended.

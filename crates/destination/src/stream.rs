@@ -3,13 +3,13 @@
 //! A stream holds no queue. [`EndpointsStream::next`] compares the newest snapshot with the last
 //! one sent, so a slow client skips what happened in between.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use linkerd_k8s::Watches;
 use linkerd_runtime::ready::Readiness;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     config::Config,
@@ -31,6 +31,7 @@ pub struct Discovery {
     config: Arc<Config>,
     metrics: Metrics,
     listed: Readiness,
+    since: Instant,
 }
 
 /// Where a client runs, as far as it matters for endpoints.
@@ -111,7 +112,13 @@ impl Discovery {
             config,
             metrics,
             listed: Readiness::new(),
+            since: Instant::now(),
         }
+    }
+
+    /// How long it has been there.
+    pub fn age(&self) -> Duration {
+        self.since.elapsed()
     }
 
     /// Held back until the index has been filled, where that is told apart from the process's own

@@ -473,6 +473,58 @@ async fn a_service_of_a_linked_cluster() {
     assert!(matches!(end, Ok(None)), "{end:?}");
 }
 
+/// A stream does not outlive the link it came by.
+#[tokio::test]
+async fn streams_of_a_cluster_that_is_unlinked_or_linked_anew_end() {
+    let mut running = Running::start().await;
+    let linked = |ip: &str| {
+        let discovery = Discovery::new(Config::default(), Metrics::default());
+        let mut index = discovery.index().lock();
+        index.apply(object::<Service>(service("10.9.0.1")));
+        index.apply(object::<EndpointSlice>(slice("web-1", &[to_pod("a", ip)])));
+        index.apply(object::<Pod>(pod("a", ip)));
+        drop(index);
+        discovery
+    };
+    running.index(|index| {
+        index.apply(object::<Service>(with(
+            service("10.0.0.1"),
+            json!({"metadata": {"name": "web-east", "labels": {
+                "multicluster.linkerd.io/remote-discovery": "east",
+                "multicluster.linkerd.io/remote-service": "web",
+            }}}),
+        )));
+    });
+    const EAST: &str = "web-east.ns.svc.cluster.local:80";
+    running.clusters.insert("east", linked("10.8.0.1"));
+    let mut stream = running.get(EAST, "").await.expect("a stream");
+    let mut seen = Replay::default();
+    seen.update(next(&mut stream).await);
+    assert_eq!(seen.addresses(), ["10.8.0.1:8080".to_owned()].into());
+
+    // Another cluster is none of its business.
+    running.clusters.insert("west", linked("10.7.0.1"));
+    let quiet = timeout(Duration::from_millis(100), stream.message()).await;
+    assert!(quiet.is_err(), "{quiet:?}");
+
+    running.clusters.insert("east", linked("10.8.0.2"));
+    let end = timeout(PATIENCE, stream.message()).await.expect("in time");
+    assert!(matches!(end, Ok(None)), "linked anew: {end:?}");
+    let mut stream = running.get(EAST, "").await.expect("a stream");
+    let mut seen = Replay::default();
+    seen.update(next(&mut stream).await);
+    assert_eq!(seen.addresses(), ["10.8.0.2:8080".to_owned()].into());
+
+    running.clusters.remove("east");
+    let end = timeout(PATIENCE, stream.message()).await.expect("in time");
+    assert!(matches!(end, Ok(None)), "unlinked: {end:?}");
+    let refused = running.get(EAST, "").await.expect_err("unlinked");
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (Code::NotFound, "Remote cluster not found: east")
+    );
+}
+
 #[tokio::test]
 async fn a_federated_service() {
     let mut running = Running::with_web().await;

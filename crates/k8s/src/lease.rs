@@ -57,6 +57,11 @@ pub struct Candidate {
 #[derive(Clone, Debug)]
 pub struct Leadership(watch::Receiver<Option<Instant>>);
 
+/// The task that writes under the lease ended although nobody told it to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("whoever writes under the lease ended")]
+pub struct WriterEnded;
+
 /// A version of the lease and when it was first seen.
 #[derive(Clone, Debug)]
 struct Seen {
@@ -83,6 +88,11 @@ impl Leadership {
 
     pub fn never() -> Self {
         Self(watch::channel(None).1)
+    }
+
+    /// Held until the time somebody else says, for tests.
+    pub fn held_until(until: watch::Receiver<Option<Instant>>) -> Self {
+        Self(until)
     }
 
     pub fn is_held(&self) -> bool {
@@ -138,11 +148,17 @@ impl Candidate {
     }
 
     async fn contend(&mut self) {
+        // An API server that neither answers nor hangs up does not keep us from asking again.
+        let patience = self.params.duration / 3;
         loop {
-            let pause = match self.round().await {
-                Ok(pause) => pause,
-                Err(error) => {
+            let pause = match timeout(patience, self.round()).await {
+                Ok(Ok(pause)) => pause,
+                Ok(Err(error)) => {
                     warn!(lease = %self.params.name, %error, "Could not claim the lease");
+                    self.params.retry
+                }
+                Err(_) => {
+                    warn!(lease = %self.params.name, "The lease could not be claimed in time");
                     self.params.retry
                 }
             };
@@ -152,26 +168,46 @@ impl Candidate {
 
     /// [`Candidate::run`] until the process drains, for a `writer` that stops by itself then. The
     /// lease is let go when the writer has ended or `patience` has passed, not before: another
-    /// replica may write from that moment on.
+    /// replica may write from that moment on. A writer that ends before is an error: a lease held
+    /// for nobody would keep the other replicas from writing.
     pub async fn run_for(
         mut self,
         mut writer: JoinHandle<()>,
         mut drain: drain::Watch,
         patience: Duration,
-    ) {
+    ) -> Result<(), WriterEnded> {
         let written = async {
-            drain.signaled().await;
-            if timeout(patience, &mut writer).await.is_err() {
-                writer.abort();
+            tokio::select! {
+                ended = &mut writer => {
+                    if let Err(error) = &ended {
+                        warn!(%error, "The writer failed");
+                    }
+                    return if drain.is_draining() { ended.map_err(|_| WriterEnded) } else { Err(WriterEnded) };
+                }
+                () = drain.signaled() => {}
+            }
+            match timeout(patience, &mut writer).await {
+                Ok(ended) => ended.map_err(|_| WriterEnded),
+                Err(_) => {
+                    writer.abort();
+                    Ok(())
+                }
             }
         };
-        tokio::select! {
-            () = written => {}
-            () = self.contend() => {}
+        let outcome = tokio::select! {
+            outcome = written => outcome,
+            () = self.contend() => unreachable!("the election has no end"),
+        };
+        match timeout(patience, self.release()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                info!(lease = %self.params.name, %error, "Could not release the lease: it runs out by itself");
+            }
+            Err(_) => {
+                info!(lease = %self.params.name, "Could not release the lease in time: it runs out by itself");
+            }
         }
-        if let Err(error) = self.release().await {
-            info!(lease = %self.params.name, %error, "Could not release the lease: it runs out by itself");
-        }
+        outcome
     }
 
     /// One look at the lease and, when it is free or ours, one write. Answers how long to wait.

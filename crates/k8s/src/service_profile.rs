@@ -1,21 +1,39 @@
 //! ServiceProfiles: per-route settings of a Service, `linkerd.io`.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::{
+    NamespaceResourceScope,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::crd;
+use crate::{
+    crd,
+    object::{or_default, stands_for},
+};
+
+/// A ServiceProfile. One without a spec says nothing about its Service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServiceProfile {
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    #[serde(default, deserialize_with = "or_default")]
+    pub spec: ServiceProfileSpec,
+}
+
+stands_for!(ServiceProfile, Definition, NamespaceResourceScope, metadata_only: false);
 
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "linkerd.io",
     version = "v1alpha2",
     kind = "ServiceProfile",
+    root = "Definition",
     plural = "serviceprofiles",
     singular = "serviceprofile",
     shortname = "sp",
-    derive = "PartialEq",
     namespaced
 )]
 #[serde(rename_all = "camelCase", default)]
@@ -129,14 +147,42 @@ pub struct WeightedDst {
     pub weight: Option<k8s_openapi::apimachinery::pkg::util::intstr::IntOrString>,
 }
 
-/// All versions. The oldest demands routes and is otherwise the same.
+/// All versions. The oldest demands routes and is otherwise the same; neither demands a spec.
 pub fn definition() -> CustomResourceDefinition {
-    let mut definition = ServiceProfile::crd();
-    let newest = definition.spec.versions[0].clone();
+    let mut definition = Definition::crd();
+    let mut newest = definition.spec.versions[0].clone();
+    let schema = newest.schema.get_or_insert_default();
+    let root = schema.open_api_v3_schema.get_or_insert_default();
+    root.required = None;
+    root.title = Some("ServiceProfile".to_owned());
     let mut oldest = newest.clone();
     oldest.name = "v1alpha1".to_owned();
     oldest.storage = false;
     crd::spec_schema(&mut oldest).required = Some(vec!["routes".to_owned()]);
     definition.spec.versions = vec![oldest, newest];
     definition
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_profile_needs_no_spec() {
+        for (name, profile) in [
+            ("none", json!({"metadata": {"name": "a"}})),
+            ("null", json!({"metadata": {"name": "a"}, "spec": null})),
+            ("empty", json!({"metadata": {"name": "a"}, "spec": {}})),
+        ] {
+            let profile: ServiceProfile = serde_json::from_value(profile).expect(name);
+            assert_eq!(profile.spec, ServiceProfileSpec::default(), "{name}");
+        }
+        for version in definition().spec.versions {
+            let schema = version.schema.and_then(|it| it.open_api_v3_schema);
+            let required = schema.expect("a schema").required;
+            assert_eq!(required, None, "{}", version.name);
+        }
+    }
 }

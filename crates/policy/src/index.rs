@@ -329,7 +329,7 @@ impl Dirty {
                 self.egress.contains(client)
                     || self.egress.contains(&cluster.global_egress_namespace)
             }
-            Target::Service { .. } | Target::UndefinedPort => false,
+            Target::Service { .. } | Target::UndefinedPort { .. } => false,
         }
     }
 }

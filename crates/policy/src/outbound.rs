@@ -49,7 +49,10 @@ pub(crate) enum Target {
     /// Outside the cluster, and nothing said.
     Fallback(SocketAddr),
     /// A Service that has no such port.
-    UndefinedPort,
+    UndefinedPort {
+        key: Key,
+        port: u16,
+    },
 }
 
 /// A policy and the objects it names as backends, there or not.
@@ -64,15 +67,14 @@ impl Target {
         match self {
             Self::Service { key, .. } => Some(ParentId::service(key)),
             Self::EgressNetwork { key, .. } => Some(ParentId::egress(key)),
-            Self::Fallback(_) | Self::UndefinedPort => None,
+            Self::Fallback(_) | Self::UndefinedPort { .. } => None,
         }
     }
 
     fn port(&self) -> u16 {
         match self {
-            Self::Service { port, .. } => *port,
+            Self::Service { port, .. } | Self::UndefinedPort { port, .. } => *port,
             Self::EgressNetwork { addr, .. } | Self::Fallback(addr) => addr.port(),
-            Self::UndefinedPort => 0,
         }
     }
 
@@ -104,12 +106,10 @@ pub(crate) fn resolve(
     };
     if let Some((key, service)) = store.service_at(addr.ip()) {
         let port = addr.port();
+        let key = key.clone();
         return Some(match service.ports.contains_key(&port) {
-            true => Target::Service {
-                key: key.clone(),
-                port,
-            },
-            false => Target::UndefinedPort,
+            true => Target::Service { key, port },
+            false => Target::UndefinedPort { key, port },
         });
     }
     if let Some(key) = store.egress_for(client, addr.ip(), cluster) {
@@ -126,7 +126,7 @@ pub(crate) fn policy(store: &Store, cluster: &Cluster, client: &str, target: &Ta
     };
     match target {
         Target::Fallback(addr) => fixed(defaults::fallback(*addr)),
-        Target::UndefinedPort => fixed(defaults::undefined_port()),
+        Target::UndefinedPort { key, port } => fixed(defaults::undefined_port(key, *port)),
         Target::Service { .. } | Target::EgressNetwork { .. } => {
             assemble::policy(store, cluster, client, target)
         }

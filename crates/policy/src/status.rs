@@ -257,6 +257,10 @@ fn resolved(store: &Store, head: &RouteHead, parent: &Parent) -> Finding {
             (!same).then(|| Finding::fails(type_, "InvalidKind", message))
         }
         BackendTarget::Other { .. } => Some(Finding::fails(type_, "InvalidKind", "")),
+        BackendTarget::Unnamed => {
+            let message = "backend reference without a name";
+            Some(Finding::fails(type_, "BackendNotFound", message))
+        }
     });
     problem.unwrap_or_else(|| Finding::holds(type_, "ResolvedRefs"))
 }

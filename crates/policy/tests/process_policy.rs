@@ -300,10 +300,11 @@ async fn outbound_policies_follow_the_cluster() {
         .await
         .expect("found")
         .into_inner();
-    assert_eq!(
-        undefined.metadata.and_then(|metadata| metadata.kind),
-        Some(metadata::Kind::Default("undefined-port".into()))
-    );
+    let of = undefined.metadata.and_then(|metadata| metadata.kind);
+    let Some(metadata::Kind::Resource(service)) = of else {
+        panic!("the Service's: {of:?}")
+    };
+    assert_eq!((service.name.as_str(), service.port), ("web", 1));
     let named = TrafficSpec {
         source_workload: "default:diagnostics".to_owned(),
         target: Some(traffic_spec::Target::Authority(

@@ -5,6 +5,7 @@
 use std::{
     collections::BTreeSet,
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -50,13 +51,19 @@ impl Replica {
             ..Settings::default()
         };
         let destination = Destination::new(settings, &mut registry, metrics.clone());
+        let destination = Arc::new(destination);
         let mut watches = Watches::new();
         destination.subscribe(&mut watches);
         let ready = Readiness::new();
         let running = watches.start(&kube, &metrics, &ready);
         let (signal, watch) = drain::channel();
         if let Some(identity) = identity {
-            destination.write_slices(&kube, identity, watch.clone());
+            let (slices, listed, stop) = (destination.clone(), ready.clone(), watch.clone());
+            let identity = identity.to_owned();
+            linkerd_runtime::spawn("slices", async move {
+                let written = slices.write_slices(&kube, &identity, listed, stop).await;
+                written.expect("the writer ends with the process");
+            });
         }
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let addr = listener.local_addr().expect("bound");

@@ -31,6 +31,7 @@ use linkerd_k8s::{
     PortSet, Watches,
     admission::{self, Handler},
     crd,
+    lease::WriterEnded,
     watch::{Metrics as WatchMetrics, Running},
 };
 use linkerd_policy::{
@@ -48,6 +49,9 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
 use tonic::{Streaming, transport::Channel};
 
+#[path = "cluster_policy/gateway.rs"]
+mod gateway;
+
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(clap::Parser)]
@@ -60,7 +64,7 @@ struct Command {
 struct Replica {
     channel: Channel,
     drain: drain::Signal,
-    lease: JoinHandle<()>,
+    lease: JoinHandle<Result<(), WriterEnded>>,
     _watches: Running,
 }
 
@@ -96,7 +100,8 @@ impl Replica {
             watch.clone(),
             args.patch_timeout(),
             status::Metrics::unregistered(),
-        );
+        )
+        .when_listed(ready.clone());
         let writer = linkerd_runtime::spawn("statuses", writer.run());
         let lease = candidate.run_for(writer, watch, args.patch_timeout());
         let lease = linkerd_runtime::spawn("lease", lease);
@@ -120,7 +125,7 @@ impl Replica {
         let drained = self.drain.drain_within(PATIENCE);
         tokio::select! {
             _ = drained => {}
-            ended = self.lease => ended.expect("lets the lease go"),
+            ended = self.lease => ended.expect("runs").expect("lets the lease go"),
         }
     }
 }

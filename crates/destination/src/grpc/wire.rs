@@ -278,7 +278,9 @@ fn budget(budget: &RetryBudget) -> pb::RetryBudget {
     pb::RetryBudget {
         retry_ratio: budget.ratio,
         min_retries_per_second: budget.min_per_second,
-        ttl: budget.ttl.try_into().ok(),
+        ttl: Some(budget.ttl)
+            .filter(|ttl| !ttl.is_zero())
+            .and_then(|ttl| ttl.try_into().ok()),
     }
 }
 

@@ -89,7 +89,10 @@ impl Index {
         let identity = gateway.identity.clone();
         let meshed = identity.is_some();
         Endpoint {
-            authority: Some(format!("{}:{port}", gateway.authority).into()),
+            authority: gateway
+                .authority
+                .as_ref()
+                .map(|name| format!("{name}:{port}").into()),
             identity: identity.map(Identity::Gateway),
             hint: if meshed && self.config.enable_h2_upgrade {
                 Hint::H2

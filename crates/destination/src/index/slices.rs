@@ -51,7 +51,7 @@ pub(crate) struct Member {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gateway {
-    pub(super) authority: Name,
+    pub(super) authority: Option<Name>,
     pub(super) identity: Option<Name>,
 }
 
@@ -135,9 +135,10 @@ impl SliceRecord {
         let remote = annotation(labels::REMOTE_SVC_FQ_NAME).map(|name| names.get(name));
         let identity = annotation(labels::REMOTE_GATEWAY_IDENTITY).filter(|it| !it.is_empty());
         let identity = identity.map(|identity| names.get(identity));
-        let gateway = remote.clone().map(|authority| Gateway {
-            authority,
-            identity: identity.clone(),
+        let named = remote.is_some() || identity.is_some();
+        let gateway = named.then(|| Gateway {
+            authority: remote.clone(),
+            identity,
         });
         let mirror = label(labels::MIRROR_CLUSTER_NAME).map(|cluster| Mirror {
             cluster: names.get(cluster),

@@ -1268,6 +1268,12 @@ fn gateways_and_addresses_written_by_hand() {
             "identity alone",
             true,
             annotations(json!({identity: "gw.east"})),
+            " hint=h2 dns=gw.east http2",
+        ),
+        (
+            "empty identity alone",
+            true,
+            annotations(json!({identity: ""})),
             "",
         ),
     ] {

@@ -9,6 +9,9 @@ pub(super) fn mesh_tls(spec: &MeshTLSAuthenticationSpec) -> Result<(), String> {
         identity_name(identity)?;
     }
     for reference in spec.identity_refs.iter().flatten() {
+        if reference.name.is_empty() {
+            return Err(format!("identity_ref to a {} has no name", reference.kind));
+        }
         if reference.targets("", "Namespace") {
             if reference.namespace.is_some() {
                 return Err(

@@ -21,6 +21,7 @@ pub(super) fn policy_http(spec: &Spec<HttpRule>, annotations: &Annotations) -> R
     }
     for rule in &spec.rules {
         http_rule(rule)?;
+        named(&rule.backend_refs)?;
         if let Some(limits) = &rule.timeouts {
             timeouts(limits)?;
         }
@@ -70,7 +71,9 @@ pub(super) fn connection(spec: &Spec<ConnectionRule>, kind: &str) -> Result<(), 
     if spec.rules.len() != 1 {
         return Err(format!("{kind} supports a single rule only"));
     }
-    Ok(())
+    spec.rules
+        .iter()
+        .try_for_each(|rule| named(&rule.backend_refs))
 }
 
 fn parents(refs: &[ParentRef]) -> Result<(), String> {
@@ -115,7 +118,16 @@ fn admissible<T>(read: Result<T, RuleError>) -> Result<(), String> {
     }
 }
 
+/// A reference without a name refers to nothing.
+fn named<F>(refs: &[BackendRef<F>]) -> Result<(), String> {
+    match refs.iter().any(|backend| backend.name.is_empty()) {
+        true => Err("backendRefs must have a name".to_owned()),
+        false => Ok(()),
+    }
+}
+
 fn backends<F>(refs: &[BackendRef<F>]) -> Result<(), String> {
+    named(refs)?;
     for backend in refs {
         let service = matches!(BackendTarget::read(backend, ""), BackendTarget::Service(_));
         if service && backend.port.is_none_or(|port| port == 0) {

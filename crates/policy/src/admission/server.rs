@@ -3,10 +3,14 @@
 use linkerd_k8s::policy::{EgressNetworkSpec, ServerSpec};
 
 use super::authentication::networks;
-use crate::{inbound::DefaultPolicy, index::server::ServerProtocol};
+use crate::{
+    inbound::DefaultPolicy,
+    index::server::{Port, ServerProtocol},
+};
 
 pub(super) fn server(spec: &ServerSpec) -> Result<(), String> {
     ServerProtocol::parse(spec.proxy_protocol.as_deref())?;
+    Port::parse(&spec.port)?;
     if let Some(policy) = &spec.access_policy {
         policy
             .parse::<DefaultPolicy>()

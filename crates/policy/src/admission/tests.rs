@@ -150,6 +150,16 @@ fn authentications() {
                 "invalid identity target kind: Pod",
             ),
             (
+                "account without name",
+                json!({"identityRefs": [{"kind": "ServiceAccount"}]}),
+                "identity_ref to a ServiceAccount has no name",
+            ),
+            (
+                "namespace with an empty name",
+                json!({"identityRefs": [{"kind": "Namespace", "name": ""}]}),
+                "identity_ref to a Namespace has no name",
+            ),
+            (
                 "namespace with namespace",
                 json!({"identityRefs": [{"kind": "Namespace", "name": "a", "namespace": "b"}]}),
                 "cannot have a namespace",
@@ -286,6 +296,29 @@ fn servers_and_networks() {
     for name in ["unknown", "HTTP/1", "HTTP/2", "gRPC", "opaque", "TLS"] {
         cases.push((name, server("proxyProtocol", name), ""));
     }
+    let port = |port: Value| json!({"podSelector": {}, "port": port});
+    cases.extend([
+        ("last port", port(json!(65535)), ""),
+        ("name of one letter", port(json!("h")), ""),
+        ("name with digits", port(json!("h2-8080")), ""),
+        ("port zero", port(json!(0)), "invalid port 0"),
+        ("negative port", port(json!(-1)), "invalid port -1"),
+        ("large port", port(json!(70000)), "invalid port 70000"),
+        ("no name", port(json!("")), "invalid port \"\""),
+        (
+            "number as a name",
+            port(json!("8080")),
+            "invalid port \"8080\"",
+        ),
+        (
+            "upper case name",
+            port(json!("HTTP")),
+            "invalid port \"HTTP\"",
+        ),
+        ("dash first", port(json!("-http")), "invalid port \"-http\""),
+        ("dash last", port(json!("http-")), "invalid port \"http-\""),
+        ("blank", port(json!("a b")), "invalid port \"a b\""),
+    ]);
     check(POLICY_GROUP, "Server", cases);
     check(
         POLICY_GROUP,
@@ -405,6 +438,16 @@ fn http_routes() {
             "",
         ),
         ("egress with port", egress(json!(443)), ""),
+        (
+            "backend without a name",
+            http(json!({"backendRefs": [{"port": 80}]})),
+            "backendRefs must have a name",
+        ),
+        (
+            "backend with an empty name",
+            http(json!({"backendRefs": [{"name": "a", "port": 80}, {"name": "", "port": 80}]})),
+            "backendRefs must have a name",
+        ),
         (
             "egress without port",
             egress(Value::Null),

@@ -22,6 +22,11 @@ const SERVICE: &str = "io.linkerd.proxy.outbound.OutboundPolicies";
 static GET: Method = Method::unary(SERVICE, "Get");
 static WATCH: Method = Method::server_stream(SERVICE, "Watch");
 
+/// Port of an authority that has none.
+const DEFAULT_PORT: u16 = 80;
+/// Weight of an address that is the only one.
+const ONLY: u32 = 1;
+
 /// The service.
 #[derive(Clone, Debug)]
 pub struct OutboundPolicies(pub(super) Policies);
@@ -32,10 +37,12 @@ fn read(request: &Request<TrafficSpec>, cluster: &Cluster) -> Result<(String, Lo
         source_workload,
         target,
     } = request.get_ref();
+    let target = target
+        .as_ref()
+        .ok_or_else(|| Status::invalid_argument("target is required"))?;
     let client = token::workload(source_workload)?.namespace;
     let lookup = match target {
-        None => return Err(Status::invalid_argument("target is required")),
-        Some(traffic_spec::Target::Addr(addr)) => {
+        traffic_spec::Target::Addr(addr) => {
             let port = token::port(addr.port)?;
             let ip = addr
                 .ip
@@ -45,7 +52,7 @@ fn read(request: &Request<TrafficSpec>, cluster: &Cluster) -> Result<(String, Lo
                 .map_err(|_| Status::invalid_argument("failed to parse target addr"))?;
             Lookup::Addr(SocketAddr::new(ip.to_canonical(), port))
         }
-        Some(traffic_spec::Target::Authority(authority)) => service(authority, cluster)?,
+        traffic_spec::Target::Authority(authority) => service(authority, cluster)?,
     };
     Ok((client, lookup))
 }
@@ -57,12 +64,12 @@ fn service(text: &str, cluster: &Cluster) -> Result<Lookup, Status> {
     })?;
     let port = match text.rsplit_once(':') {
         // A colon inside brackets belongs to an address.
-        Some((_, port)) if !port.ends_with(']') => match port.parse::<u16>() {
-            Ok(port) if port > 0 => port,
-            _ => return Err(Status::invalid_argument(format!("Invalid port: {port}"))),
-        },
-        _ => 80,
+        Some((_, port)) if !port.ends_with(']') => port
+            .parse::<u16>()
+            .map_err(|_| Status::invalid_argument(format!("Invalid port: {port}")))?,
+        _ => DEFAULT_PORT,
     };
+    let port = if port == 0 { DEFAULT_PORT } else { port };
     let unknown = || {
         let domain = &cluster.dns_domain;
         Status::not_found(format!(
@@ -176,13 +183,14 @@ fn http2(http: &Http) -> wire::proxy_protocol::Http2 {
     }
 }
 
-fn backend(backend: &Backend) -> wire::Backend {
+/// A backend as it travels; `weight` is that of an address, among the backends it is one of.
+fn backend(backend: &Backend, weight: u32) -> wire::Backend {
     use wire::backend::{Kind, endpoint_discovery};
     let kind = match &backend.dispatch {
         Dispatch::None => None,
         Dispatch::Forward(addr) => Some(Kind::Forward(destination::WeightedAddr {
             addr: Some((*addr).into()),
-            weight: 1,
+            weight,
             ..Default::default()
         })),
         Dispatch::Balance { authority, load } => Some(Kind::Balancer(wire::backend::BalanceP2c {
@@ -300,7 +308,7 @@ mod tests {
                 Err(Code::NotFound),
             ),
             ("one label", "web:80", Err(Code::NotFound)),
-            ("port zero", "web.ns.svc:0", Err(Code::InvalidArgument)),
+            ("port zero", "web.ns.svc:0", found("web", 80)),
             ("bad port", "web.ns.svc:99999", Err(Code::InvalidArgument)),
             ("not an authority", "a b", Err(Code::InvalidArgument)),
             ("empty", "", Err(Code::InvalidArgument)),
@@ -337,6 +345,12 @@ mod tests {
                 Ok(()),
             ),
             ("no target", "a:b", None, Err("target is required")),
+            (
+                "no target, bad workload",
+                "ab",
+                None,
+                Err("target is required"),
+            ),
             ("port zero", "a:b", addr(v4(), 0), Err("Invalid port: 0")),
             (
                 "large port",

@@ -311,7 +311,7 @@ fn outbound_messages() {
                     "TLSRoute",
                     "r",
                     to_egress,
-                    json!([{"backendRefs": [{"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out"}]}]),
+                    json!([{"backendRefs": [{"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out", "weight": 5}]}]),
                 ),
                 &[("/spec/hostnames", json!(["*.example.com"]))],
             ),

@@ -41,6 +41,9 @@ impl Stored for k8s::MeshTLSAuthentication {
             .map(|identity| IdentityMatch::parse(identity))
             .collect();
         for reference in object.spec.identity_refs.iter().flatten() {
+            if reference.name.is_empty() {
+                return Err(format!("reference to a {} without a name", reference.kind));
+            }
             let identity = if reference.targets("", "ServiceAccount") {
                 let namespace = reference.namespace.as_deref().unwrap_or(own);
                 cluster.service_account_identity(namespace, &reference.name)

@@ -120,6 +120,8 @@ pub(crate) enum BackendTarget {
         kind: String,
         name: String,
     },
+    /// A reference without a name refers to nothing.
+    Unnamed,
 }
 
 /// What differs between protocols.

@@ -22,8 +22,9 @@ pub(crate) struct Server {
     pub(crate) access: Option<DefaultPolicy>,
 }
 
+/// Which port of a workload: by number, or by the name the workload gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Port {
+pub(crate) enum Port {
     Number(u16),
     Name(String),
 }
@@ -48,6 +49,32 @@ impl Server {
         };
         self.kind == kind && port_matches && self.selector.matches_with(|key| workload.label(key))
     }
+}
+
+impl Port {
+    /// Reads the field of the resource.
+    pub(crate) fn parse(port: &IntOrString) -> Result<Self, String> {
+        match port {
+            IntOrString::Int(number) => match u16::try_from(*number) {
+                Ok(number) if number > 0 => Ok(Self::Number(number)),
+                _ => Err(format!("invalid port {number}: not between 1 and 65535")),
+            },
+            IntOrString::String(name) if is_port_name(name) => Ok(Self::Name(name.clone())),
+            IntOrString::String(name) => Err(format!(
+                "invalid port {name:?}: a name has lower case letters, digits and dashes"
+            )),
+        }
+    }
+}
+
+/// Whether a workload could call a port that.
+fn is_port_name(name: &str) -> bool {
+    let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=63).contains(&name.len())
+        && name.chars().all(inside)
+        && name.contains(|c: char| c.is_ascii_lowercase())
+        && !name.starts_with('-')
+        && !name.ends_with('-')
 }
 
 impl ServerProtocol {
@@ -80,19 +107,12 @@ impl Stored for k8s::Server {
                 );
             }
         };
-        let port = match &spec.port {
-            IntOrString::Int(number) => match u16::try_from(*number) {
-                Ok(number) if number > 0 => Port::Number(number),
-                _ => return Err(format!("invalid port {number}")),
-            },
-            IntOrString::String(name) => Port::Name(name.clone()),
-        };
         Ok(Some(Server {
             created: Created::of(&object.metadata),
             labels: object.metadata.labels.clone().unwrap_or_default(),
             kind,
             selector: Selector::compile(selector).map_err(|error| error.to_string())?,
-            port,
+            port: Port::parse(&spec.port)?,
             protocol: ServerProtocol::parse(spec.proxy_protocol.as_deref())?,
             access: spec
                 .access_policy

@@ -21,6 +21,9 @@ use crate::{
     },
 };
 
+/// A backend and how it is reached.
+type Resolved = Result<(ResourceRef, Result<Dispatch, String>), String>;
+
 /// What is known while a policy is put together.
 struct Scene<'s> {
     store: &'s Store,
@@ -86,41 +89,39 @@ impl Scene<'_> {
         let port = self.target.port();
         Origin::Resource(match self.target.is_egress() {
             false => ResourceRef::service(&self.parent.namespace, &self.parent.name, port),
-            true => ResourceRef {
-                group: POLICY_GROUP.to_owned(),
-                kind: "EgressNetwork".to_owned(),
-                namespace: self.parent.namespace.clone(),
-                name: self.parent.name.clone(),
-                section: String::new(),
-                port: Some(port),
-            },
+            true => {
+                let key = Key::new(&*self.parent.namespace, &*self.parent.name);
+                egress_network(&key, Some(port))
+            }
         })
     }
 
-    fn protocol(&self) -> Protocol {
+    /// What the port is said to speak.
+    fn app_protocol(&self) -> Option<AppProtocol> {
         let port = self.target.port();
         let declared = self
             .service
             .and_then(|service| service.ports.get(&port).copied().flatten());
-        let opaque = self
-            .traffic
-            .opaque_ports
-            .contains(port)
-            .then_some(AppProtocol::Opaque);
+        let opaque = || {
+            let opaque = self.traffic.opaque_ports.contains(port);
+            opaque.then_some(AppProtocol::Opaque)
+        };
+        declared.or_else(opaque)
+    }
+
+    fn protocol(&self) -> Protocol {
         let routes = self.routes();
-        match declared.or(opaque) {
+        match self.app_protocol() {
             Some(AppProtocol::Http1) => Protocol::Http1(self.http(routes.http)),
             Some(AppProtocol::Http2) if routes.grpc.is_empty() => {
                 Protocol::Http2(self.http(routes.http))
             }
             Some(AppProtocol::Http2) => self.grpc(routes.grpc),
-            Some(AppProtocol::Opaque) => Protocol::Opaque(self.tcp(routes.tcp, Load::PeakEwma)),
+            Some(AppProtocol::Opaque) => Protocol::Opaque(self.tcp(routes.tcp)),
             None if !routes.grpc.is_empty() => self.grpc(routes.grpc),
             None if !routes.http.is_empty() => self.detect(routes.http),
             None if !routes.tls.is_empty() => Protocol::Tls(self.tls(routes.tls)),
-            None if !routes.tcp.is_empty() => {
-                Protocol::Opaque(self.tcp(routes.tcp, Load::PeakEwma))
-            }
+            None if !routes.tcp.is_empty() => Protocol::Opaque(self.tcp(routes.tcp)),
             None => self.detect(Vec::new()),
         }
     }
@@ -128,13 +129,13 @@ impl Scene<'_> {
     fn detect(&self, routes: Vec<HttpRoute>) -> Protocol {
         Protocol::Detect {
             timeout: defaults::DETECT_TIMEOUT,
-            opaque: self.tcp(Vec::new(), self.load()),
+            opaque: self.tcp(Vec::new()),
             http: self.http(routes),
         }
     }
 
     fn http(&self, mut routes: Vec<HttpRoute>) -> Http {
-        let backend = || self.default_backend(self.load());
+        let backend = || self.default_backend();
         match self.egress {
             Some(egress) => {
                 routes.push(self.with_traffic(defaults::egress_http(egress.policy, backend())))
@@ -164,7 +165,7 @@ impl Scene<'_> {
 
     fn grpc(&self, mut routes: Vec<GrpcRoute>) -> Protocol {
         if let Some(egress) = self.egress {
-            let mut route = defaults::egress_grpc(egress.policy, self.default_backend(self.load()));
+            let mut route = defaults::egress_grpc(egress.policy, self.default_backend());
             for rule in &mut route.rules {
                 rule.retry.clone_from(&self.traffic.grpc_retry);
                 rule.timeouts = self.traffic.timeouts;
@@ -179,19 +180,17 @@ impl Scene<'_> {
 
     fn tls(&self, mut routes: Vec<TcpRoute>) -> Vec<TcpRoute> {
         if let Some(egress) = self.egress {
-            routes.push(defaults::egress_tls(
-                egress.policy,
-                self.default_backend(Load::PeakEwma),
-            ));
+            let backend = self.default_backend();
+            routes.push(defaults::egress_tls(egress.policy, backend));
         }
         routes
     }
 
     /// Only the first TCPRoute counts; without one there is a default.
-    fn tcp(&self, mut routes: Vec<TcpRoute>, load: Load) -> Vec<TcpRoute> {
+    fn tcp(&self, mut routes: Vec<TcpRoute>) -> Vec<TcpRoute> {
         routes.truncate(1);
         if routes.is_empty() {
-            let backend = self.default_backend(load);
+            let backend = self.default_backend();
             routes.push(match self.egress {
                 Some(egress) => defaults::egress_tcp(egress.policy, backend),
                 None => defaults::opaque(backend),
@@ -205,8 +204,13 @@ impl Scene<'_> {
             .map_or(Load::PeakEwma, |service| service.load.clone())
     }
 
-    /// The target itself.
-    fn default_backend(&self, load: Load) -> Backend {
+    /// The target itself. Failures of requests count against its endpoints unless the port is said
+    /// to have none; where requests are not seen after all, proxies do without.
+    fn default_backend(&self) -> Backend {
+        let load = match self.app_protocol() {
+            Some(AppProtocol::Opaque) => Load::PeakEwma,
+            _ => self.load(),
+        };
         let dispatch = match self.target {
             Target::EgressNetwork { addr, .. } => Dispatch::Forward(*addr),
             _ => {
@@ -351,18 +355,18 @@ impl Scene<'_> {
         &self,
         backends: &[route::Backend<P::Filter>],
     ) -> Distribution<P::Filter> {
-        let load = if P::HAS_MATCHES {
-            self.load()
-        } else {
-            Load::PeakEwma
-        };
         if backends.is_empty() {
-            let backend = self.default_backend(load);
+            let backend = self.default_backend();
             return Distribution::FirstAvailable(vec![RouteBackend {
                 backend,
                 filters: Vec::new(),
             }]);
         }
+        let load = if P::HAS_MATCHES {
+            self.load()
+        } else {
+            Load::PeakEwma
+        };
         let weighted = backends
             .iter()
             .map(|backend| (self.backend::<P>(backend, &load), backend.weight));
@@ -374,72 +378,59 @@ impl Scene<'_> {
         backend: &route::Backend<P::Filter>,
         load: &Load,
     ) -> RouteBackend<P::Filter> {
-        let origin = self.backend_origin(backend);
-        let usable = self
-            .dispatch(backend, load)
-            .and_then(|dispatch| Ok((dispatch, backend.filters.clone()?)));
-        match usable {
-            Ok((dispatch, filters)) => RouteBackend {
-                backend: Backend { origin, dispatch },
-                filters,
-            },
-            Err(message) => RouteBackend {
-                backend: Backend {
-                    origin,
-                    dispatch: Dispatch::None,
-                },
-                filters: vec![P::invalid_backend(message)],
-            },
+        let resolved = match &backend.filters {
+            Ok(filters) => self.resolve(backend, load).map(|found| (found, filters)),
+            Err(message) => Err(message.clone()),
+        };
+        let (origin, dispatch, filters) = match resolved {
+            Ok(((resource, Ok(dispatch)), filters)) => {
+                (Origin::Resource(resource), dispatch, filters.clone())
+            }
+            Ok(((resource, Err(message)), _)) => (
+                Origin::Resource(resource),
+                Dispatch::None,
+                vec![P::invalid_backend(message)],
+            ),
+            Err(message) => (
+                Origin::Default("invalid"),
+                Dispatch::None,
+                vec![P::invalid_backend(message)],
+            ),
+        };
+        RouteBackend {
+            backend: Backend { origin, dispatch },
+            filters,
         }
     }
 
-    fn backend_origin<F>(&self, backend: &route::Backend<F>) -> Origin {
-        let (group, kind, namespace, name) = match &backend.target {
-            BackendTarget::Service(key) => {
-                ("core", "Service", key.namespace.as_str(), key.name.as_str())
-            }
-            BackendTarget::EgressNetwork(key) => (
-                POLICY_GROUP,
-                "EgressNetwork",
-                key.namespace.as_str(),
-                key.name.as_str(),
-            ),
-            BackendTarget::Other { .. } => return Origin::Default("invalid"),
-        };
-        let egress_port = self.target.is_egress().then(|| self.target.port());
-        Origin::Resource(ResourceRef {
-            group: group.to_owned(),
-            kind: kind.to_owned(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            section: String::new(),
-            port: backend
-                .port
-                .or_else(|| egress_port.filter(|_| kind == "EgressNetwork")),
-        })
-    }
-
-    /// How a backend is reached, or why it cannot be.
-    fn dispatch<F>(&self, backend: &route::Backend<F>, load: &Load) -> Result<Dispatch, String> {
+    /// What a backend is and how it is reached, or why it is not now; or why it never can be.
+    fn resolve<F>(&self, backend: &route::Backend<F>, load: &Load) -> Resolved {
         match &backend.target {
             BackendTarget::Service(key) => {
-                self.backends.borrow_mut().insert(key.clone());
                 let Some(port) = backend.port else {
                     return Err(format!("missing port for backend Service {}", key.name));
                 };
-                if !self.store.services.contains(&key.namespace, &key.name) {
-                    return Err(format!("Service not found {}", key.name));
-                }
-                let authority = self.cluster.authority(&key.namespace, &key.name, port);
-                Ok(Dispatch::Balance {
-                    authority,
-                    load: load.clone(),
-                })
+                self.backends.borrow_mut().insert(key.clone());
+                let (namespace, name) = (&key.namespace, &key.name);
+                let dispatch = if self.store.services.contains(namespace, name) {
+                    Ok(Dispatch::Balance {
+                        authority: self.cluster.authority(namespace, name, port),
+                        load: load.clone(),
+                    })
+                } else {
+                    Err(format!("Service not found {name}"))
+                };
+                Ok((ResourceRef::service(namespace, name, port), dispatch))
             }
-            BackendTarget::EgressNetwork(key) => self.egress_dispatch(key),
+            BackendTarget::EgressNetwork(key) => {
+                let asked = || self.target.is_egress().then(|| self.target.port());
+                let resource = egress_network(key, backend.port.or_else(asked));
+                Ok((resource, self.egress_dispatch(key)))
+            }
             BackendTarget::Other { group, kind, .. } => {
                 Err(format!("unsupported backend type {group} {kind}"))
             }
+            BackendTarget::Unnamed => Err("backend reference without a name".to_owned()),
         }
     }
 
@@ -460,6 +451,17 @@ impl Scene<'_> {
             ),
             _ => Err("EgressNetwork backends attach to EgressNetwork parents only".to_owned()),
         }
+    }
+}
+
+fn egress_network(key: &Key, port: Option<u16>) -> ResourceRef {
+    ResourceRef {
+        group: POLICY_GROUP.to_owned(),
+        kind: "EgressNetwork".to_owned(),
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+        section: String::new(),
+        port,
     }
 }
 

@@ -1,13 +1,13 @@
 //! Routes and policies nobody wrote: what a target without routes gets.
 
 use linkerd_core::policy::{
-    ConnectionFilter, GrpcFilter, GrpcMatch, HttpFilter, HttpMatch, Origin,
+    ConnectionFilter, GrpcFilter, GrpcMatch, HttpFilter, HttpMatch, Origin, ResourceRef,
     outbound::{
         Backend, Dispatch, Distribution, GrpcRoute, Http, HttpRoute, Policy, Protocol, Retry,
         Route, RouteBackend, Rule, StatusRange, TcpRoute, Timeouts,
     },
 };
-use linkerd_k8s::policy::TrafficPolicy;
+use linkerd_k8s::{Key, policy::TrafficPolicy};
 use std::{net::SocketAddr, time::Duration};
 
 /// How long protocol detection may take.
@@ -149,11 +149,11 @@ pub(super) fn fallback(addr: SocketAddr) -> Policy {
     }
 }
 
-/// A port its Service does not have: connections are refused.
-pub(super) fn undefined_port() -> Policy {
-    const NAME: &str = "undefined-port";
+/// A port its Service does not have: connections are refused. The policy is the Service's, only
+/// its route is nobody's.
+pub(super) fn undefined_port(service: &Key, port: u16) -> Policy {
     let route = Route {
-        origin: Origin::Default(NAME),
+        origin: Origin::Default("undefined-port"),
         hosts: Vec::new(),
         rules: vec![Rule {
             matches: Vec::new(),
@@ -165,7 +165,11 @@ pub(super) fn undefined_port() -> Policy {
         }],
     };
     Policy {
-        origin: Origin::Default(NAME),
+        origin: Origin::Resource(ResourceRef::service(
+            &service.namespace,
+            &service.name,
+            port,
+        )),
         protocol: Protocol::Opaque(vec![route]),
     }
 }

@@ -134,7 +134,7 @@ fn targets() {
             "undefined port",
             "client",
             "10.1.0.1:9999",
-            Some("undefined-port"),
+            Some("Service/shop/web:9999"),
         ),
         ("outside", "client", "1.1.1.1:443", Some("egress-fallback")),
         (
@@ -208,6 +208,8 @@ fn fallback_and_undefined_port() {
     let Protocol::Opaque(routes) = &policy.protocol else {
         panic!("opaque")
     };
+    assert_eq!(named(&policy.origin), "Service/shop/web:1");
+    assert_eq!(named(&routes[0].origin), "undefined-port");
     assert_eq!(routes[0].rules[0].backends, Distribution::Empty);
     assert_eq!(routes[0].rules[0].filters, [ConnectionFilter::Forbidden]);
 }

@@ -7,19 +7,15 @@ use kube::{
     api::{ApiResource, DynamicObject, Patch as Body, PatchParams},
 };
 use linkerd_k8s::{Key, lease::Leadership};
-use linkerd_runtime::drain;
+use linkerd_runtime::{drain, ready::Readiness};
 use parking_lot::Mutex;
 use prometheus_client::{
     metrics::{counter::Counter, histogram::Histogram},
     registry::Registry,
 };
 use serde_json::{Value, json};
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 use super::{CONTROLLER_NAME, Patch};
 use crate::index::Index;
@@ -51,6 +47,7 @@ pub struct Writer {
     drain: drain::Watch,
     timeout: Duration,
     metrics: Metrics,
+    listed: Readiness,
     /// What was written and not yet seen in the index.
     written: BTreeMap<(&'static str, &'static str, Key), (Value, Instant)>,
 }
@@ -139,8 +136,16 @@ impl Writer {
             drain,
             timeout,
             metrics,
+            listed: Readiness::new(),
             written: BTreeMap::new(),
         }
+    }
+
+    /// Writes only once everything has been listed: a route whose Service is not known yet would
+    /// be told that there is none.
+    #[must_use]
+    pub fn when_listed(self, listed: Readiness) -> Self {
+        Self { listed, ..self }
     }
 
     /// Runs until the process drains. Patches under way then are carried out, no new ones begin:
@@ -148,6 +153,10 @@ impl Writer {
     pub async fn run(mut self) {
         let mut drain = self.drain.clone();
         let mut changes = self.index.lock().status_changes();
+        tokio::select! {
+            () = self.listed.ready() => {}
+            () = drain.signaled() => return,
+        }
         while !drain.is_draining() {
             if !self.leadership.is_held() {
                 tokio::select! {
@@ -275,3 +284,6 @@ fn without_times(mut value: Value) -> Value {
     }
     value
 }
+
+#[cfg(test)]
+mod tests;

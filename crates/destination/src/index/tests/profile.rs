@@ -229,6 +229,30 @@ fn profiles_are_followed_and_equal_ones_are_not_sent_again() {
     assert!(client.seen.routes.is_empty());
 }
 
+/// No time is sent as no limit: a proxy takes a zero for one.
+#[test]
+fn no_time_is_not_sent() {
+    let world = simple();
+    world.apply(
+        "ServiceProfile",
+        json!({
+            "metadata": {"namespace": "ns", "name": "web.ns.svc.cluster.local"},
+            "spec": {
+                "retryBudget": {"retryRatio": 0.5, "minRetriesPerSecond": 3, "ttl": "0s"},
+                "routes": [
+                    {"name": "zero", "condition": {"method": "GET"}, "timeout": "0s"},
+                    {"name": "one", "condition": {"method": "PUT"}, "timeout": "1s"},
+                ],
+            },
+        }),
+    );
+    let seen = service_profile(&world, 80, None).seen;
+    let budget = seen.retry_budget.expect("a budget");
+    assert_eq!(budget.ttl, None);
+    let timeouts = seen.routes.iter().map(|it| it.timeout.map(|it| it.seconds));
+    assert_eq!(timeouts.collect::<Vec<_>>(), [None, Some(1)]);
+}
+
 #[test]
 fn budgets_and_overrides() {
     let world = simple();

@@ -11,7 +11,7 @@ use linkerd_core::policy::{
 };
 use std::time::Duration;
 
-use super::{backend, convert};
+use super::{ONLY, backend, convert};
 
 const MAX_REQUEST_BYTES: u32 = 64 * 1024;
 
@@ -20,20 +20,20 @@ const MAX_REQUEST_BYTES: u32 = 64 * 1024;
 macro_rules! distribution {
     ($distribution:expr, $proto:path, $filter:expr, { $($extra:tt)* }) => {{
         use $proto as proto;
-        let route_backend = |source: &linkerd_core::policy::outbound::RouteBackend<_>| proto::RouteBackend {
-            backend: Some(backend(&source.backend)),
+        let route_backend = |source: &linkerd_core::policy::outbound::RouteBackend<_>, weight| proto::RouteBackend {
+            backend: Some(backend(&source.backend, weight)),
             filters: source.filters.iter().map($filter).collect(),
             $($extra)*
         };
         let kind = match $distribution {
             Distribution::Empty => proto::distribution::Kind::Empty(proto::distribution::Empty {}),
             Distribution::FirstAvailable(backends) => {
-                let backends = backends.iter().map(route_backend).collect();
+                let backends = backends.iter().map(|source| route_backend(source, ONLY)).collect();
                 proto::distribution::Kind::FirstAvailable(proto::distribution::FirstAvailable { backends })
             }
             Distribution::RandomAvailable(backends) => {
                 let weighted = backends.iter().map(|(source, weight)| proto::WeightedRouteBackend {
-                    backend: Some(route_backend(source)),
+                    backend: Some(route_backend(source, *weight)),
                     weight: *weight,
                 });
                 proto::distribution::Kind::RandomAvailable(proto::distribution::RandomAvailable {

@@ -216,6 +216,9 @@ fn read_backend<S, F>(
 
 impl BackendTarget {
     pub(crate) fn read<S>(source: &k8s::BackendRef<S>, namespace: &str) -> Self {
+        if source.name.is_empty() {
+            return Self::Unnamed;
+        }
         let key = Key::new(
             source.namespace.as_deref().unwrap_or(namespace),
             source.name.as_str(),

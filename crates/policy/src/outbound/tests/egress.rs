@@ -157,6 +157,75 @@ fn egress_backends() {
     }
 }
 
+/// What a proxy is told about a backend outside the cluster that cannot be used, for every kind of
+/// route.
+#[test]
+fn egress_backend_messages() {
+    let to_egress =
+        json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out", "port": 443});
+    let other = "Route with EgressNetwork backend needs to have the same EgressNetwork as a parent";
+    let not_here = "EgressNetwork backends attach to EgressNetwork parents only";
+    for (case, parent, name, expected) in [
+        ("the parent", to_egress.clone(), "out", None),
+        ("another", to_egress.clone(), "more", Some(other)),
+        (
+            "missing",
+            to_egress,
+            "gone",
+            Some("EgressNetwork not found gone"),
+        ),
+        ("under a Service", to_service("web"), "out", Some(not_here)),
+    ] {
+        let under_service = case == "under a Service";
+        for kind in ["HTTPRoute", "policy", "GRPCRoute", "TLSRoute", "TCPRoute"] {
+            let backend = json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": name, "weight": 7});
+            let rules = json!([{"backendRefs": [backend]}]);
+            let world = World::new([
+                service("web", "10.1.0.1"),
+                egress("out", json!({})),
+                egress("more", json!({"networks": [{"cidr": "2.2.2.2"}]})),
+                route(kind, "r", parent.clone(), rules),
+            ]);
+            let addr = if under_service { WEB } else { OUTSIDE };
+            let policy = world.outbound("shop", addr).expect("found");
+            let (to, weight, message) = match &policy.protocol {
+                Protocol::Grpc { routes, .. } => {
+                    let found = backends(&routes[0].rules[0].backends).remove(0);
+                    let message = found.2.filters.first().map(|filter| match filter {
+                        GrpcFilter::Fail { code: 500, message } => message.clone(),
+                        other => panic!("{case} {kind}: {other:?}"),
+                    });
+                    (found.0, found.1, message)
+                }
+                Protocol::Tls(routes) | Protocol::Opaque(routes) => {
+                    let found = backends(&routes[0].rules[0].backends).remove(0);
+                    let message = found.2.filters.first().map(|filter| match filter {
+                        ConnectionFilter::Invalid(message) => message.clone(),
+                        other => panic!("{case} {kind}: {other:?}"),
+                    });
+                    (found.0, found.1, message)
+                }
+                _ => {
+                    let routes = &http(&policy).routes;
+                    let found = backends(&routes[0].rules[0].backends).remove(0);
+                    let message = found.2.filters.first().map(|filter| match filter {
+                        HttpFilter::Fail {
+                            status: 500,
+                            message,
+                        } => message.clone(),
+                        other => panic!("{case} {kind}: {other:?}"),
+                    });
+                    (found.0, found.1, message)
+                }
+            };
+            assert_eq!(weight, Some(7), "{case} {kind}");
+            assert_eq!(message.as_deref(), expected, "{case} {kind}");
+            let reached = if expected.is_none() { OUTSIDE } else { "none" };
+            assert_eq!(to, reached, "{case} {kind}");
+        }
+    }
+}
+
 #[test]
 fn egress_networks_are_chosen() {
     let net = |name: &str, namespace: &str, cidrs: Value| {

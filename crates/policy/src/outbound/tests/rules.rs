@@ -46,6 +46,11 @@ fn backends_of_rules() {
             )],
         ),
         (
+            "no name",
+            json!([{"port": 80, "weight": 2}]),
+            vec![("none", Some(2), invalid("backend reference without a name"))],
+        ),
+        (
             "missing",
             json!([{"name": "nope", "port": 80, "weight": 9}]),
             vec![("none", Some(9), invalid("Service not found nope"))],
@@ -125,6 +130,53 @@ fn backends_of_rules() {
                 .collect();
             assert_eq!(found, expected, "{case} ({kind})");
         }
+    }
+}
+
+/// A backend that names no object in a way a proxy could report is nobody's; one that is only
+/// missing keeps its name.
+#[test]
+fn names_of_invalid_backends() {
+    let unsupported = json!([{"type": "RequestMirror"}]);
+    for (case, backend, expected) in [
+        ("no name", json!({"port": 80}), "invalid"),
+        ("empty name", json!({"name": "", "port": 80}), "invalid"),
+        ("no port", json!({"name": "db"}), "invalid"),
+        (
+            "unsupported filter",
+            json!({"name": "db", "port": 80, "filters": unsupported}),
+            "invalid",
+        ),
+        (
+            "another kind",
+            json!({"group": "x.io", "kind": "Bucket", "name": "b"}),
+            "invalid",
+        ),
+        (
+            "missing",
+            json!({"name": "nope", "port": 80}),
+            "Service/shop/nope:80",
+        ),
+        (
+            "egress network under a service",
+            json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out", "port": 9}),
+            "EgressNetwork/shop/out:9",
+        ),
+    ] {
+        let world = World::new([
+            service("web", "10.1.0.1"),
+            service("db", "10.1.0.2"),
+            route(
+                "policy",
+                "r",
+                to_service("web"),
+                json!([{"backendRefs": [backend]}]),
+            ),
+        ]);
+        let policy = ready(&world);
+        let found = backends(&only_route(&policy).rules[0].backends);
+        assert_eq!(named(&found[0].2.backend.origin), expected, "{case}");
+        assert_eq!(found[0].0, "none", "{case}");
     }
 }
 
@@ -463,6 +515,59 @@ fn accrual_and_load() {
         (None, Load::PeakEwma),
         "nothing new unless asked for"
     );
+}
+
+/// The parent as a backend is balanced as its annotations say unless the port is said to be
+/// opaque; backends of connection routes never are.
+#[test]
+fn load_of_connection_routes() {
+    let penalized = |extra: Value| {
+        let service = with(
+            service("web", "10.1.0.1"),
+            &[(
+                "/metadata/annotations",
+                json!({"balancer.alpha.linkerd.io/penalize-failures": "true"}),
+            )],
+        );
+        with(service, &[("/spec/ports/0/appProtocol", extra)])
+    };
+    let to_web = json!([{"backendRefs": [{"name": "web", "port": 80}]}]);
+    for (case, kind, app, rules, expected) in [
+        (
+            "TLS, the parent",
+            "TLSRoute",
+            Value::Null,
+            json!([{}]),
+            true,
+        ),
+        (
+            "TCP, the parent",
+            "TCPRoute",
+            Value::Null,
+            json!([{}]),
+            true,
+        ),
+        (
+            "TCP, the parent, opaque",
+            "TCPRoute",
+            json!("linkerd.io/opaque"),
+            json!([{}]),
+            false,
+        ),
+        ("TLS, named", "TLSRoute", Value::Null, to_web.clone(), false),
+        ("TCP, named", "TCPRoute", Value::Null, to_web.clone(), false),
+    ] {
+        let world = World::new([penalized(app), route(kind, "r", to_service("web"), rules)]);
+        let (Protocol::Tls(routes) | Protocol::Opaque(routes)) = ready(&world).protocol else {
+            panic!("{case}")
+        };
+        let found = backends(&routes[0].rules[0].backends);
+        let Dispatch::Balance { load, .. } = &found[0].2.backend.dispatch else {
+            panic!("{case}")
+        };
+        let penalty = matches!(load, Load::PenaltyPeakEwma { .. });
+        assert_eq!(penalty, expected, "{case}");
+    }
 }
 
 #[test]
