@@ -6,7 +6,7 @@ mod harness;
 
 use std::sync::Arc;
 
-use harness::{CLUSTER_IP, Client, Closed, Pair, Proxy, SERVICE, counts, get, http_echo};
+use harness::{CLUSTER_IP, Client, Closed, Pair, Proxy, SERVICE, block_on, counts, get, http_echo};
 use linkerd_proxy::socket::OrigDst;
 use linkerd_testkit::{
     control_plane::{ControlPlane, objects},
@@ -137,4 +137,53 @@ fn a_service_without_an_endpoint_that_listens_is_a_504() {
     counts(&proxy, "response_total", &failed, 1.0);
     let family = "outbound_http_route_request_statuses_total";
     counts(&proxy, family, &["error=\"FAIL_FAST\""], 1.0);
+}
+
+/// Status and gRPC status of a call that nobody answers but a proxy.
+fn call(addr: std::net::SocketAddr) -> (u16, Option<String>) {
+    block_on(async {
+        let io = tokio::net::TcpStream::connect(addr)
+            .await
+            .expect("connects");
+        let (mut send, connection) = h2::client::handshake(io).await.expect("handshakes");
+        linkerd_runtime::spawn("client", async move {
+            let _ = connection.await;
+        });
+        let request = http::Request::post("http://web/ns.Service/Method")
+            .header("content-type", "application/grpc")
+            .body(())
+            .expect("valid");
+        let (response, _) = send.send_request(request, true).expect("sends");
+        let response = response.await.expect("answered");
+        let grpc = response.headers().get("grpc-status");
+        let grpc = grpc.map(|code| code.to_str().expect("text").to_owned());
+        (response.status().as_u16(), grpc)
+    })
+}
+
+#[test]
+fn a_call_that_reaches_nobody_fails_with_its_code() {
+    let app = Closed::new();
+    let control = ControlPlane::start();
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    let to = OrigDst::fixed(app.addr());
+    let settings = [("INBOUND_HTTP_FAILFAST_TIMEOUT", "100ms")];
+    let server = Proxy::start(&control, "web", local.clone(), to.clone(), &settings);
+    let client = Proxy::start(&control, "curl", to, local, &[]);
+    for (proxy, addr, direction, code) in [
+        (&server, server.inbound, "inbound", "4"),
+        (&client, client.outbound, "outbound", "14"),
+    ] {
+        assert_eq!(call(addr), (200, Some(code.to_owned())), "{direction}");
+        let direction = format!("direction=\"{direction}\"");
+        let code = format!("grpc_status=\"{code}\"");
+        let labels = [
+            direction.as_str(),
+            code.as_str(),
+            "status_code=\"200\"",
+            "classification=\"failure\"",
+        ];
+        counts(proxy, "response_total", &labels, 1.0);
+        counts(proxy, "response_total", &labels[..1], 1.0);
+    }
 }
