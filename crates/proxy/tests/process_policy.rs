@@ -5,7 +5,7 @@ mod harness;
 
 use std::{net::SocketAddr, sync::Arc};
 
-use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, SERVICE, get, http_echo};
+use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, SERVICE, counts, get, http_echo};
 use linkerd_api::proto::{
     destination::AuthorityOverride,
     http_route::{
@@ -255,8 +255,7 @@ fn a_policy_change_ends_open_connections() {
     assert_eq!(near.exactly(16), bytes);
     control.set_inbound(port, server(false));
     assert!(client.rest().is_empty(), "the connection ends");
-    let ended = proxy.metric("inbound_tcp_authz_terminate_total", &[]);
-    assert!((ended - 1.0).abs() < 0.1, "{ended}");
+    counts(&proxy, "inbound_tcp_authz_terminate_total", &[], 1.0);
     near.send(&bytes);
     assert_eq!(near.exactly(16), bytes, "clients of the same host stay");
     // A new connection is accepted and closed.
