@@ -18,6 +18,8 @@ const WALLS: &[(&str, &[&str])] = &[
     ("tls", &["core"]),
     ("k8s", &["core", "runtime"]),
     ("init", &["core"]),
+    // The same rules, for pods that the node redirects.
+    ("cni", &["init", "k8s", "runtime"]),
     ("proxy", &["api", "core", "http1", "runtime", "tls"]),
     ("destination", SHARED),
     ("identity", SHARED),
@@ -56,6 +58,7 @@ const SHARED: &[&str] = &["api", "core", "k8s", "runtime", "tls"];
 /// The rooms that may talk to the API server; deny.toml says the same for cargo-deny.
 const TALK_TO_KUBERNETES: &[&str] = &[
     "cli",
+    "cni",
     "controller",
     "destination",
     "e2e",

@@ -83,6 +83,16 @@ const VALIDATOR: Program = Program {
     bin: "linkerd-network-validator",
     profile: Profile::Release,
 };
+const CNI: Program = Program {
+    package: "linkerd-cni",
+    bin: "linkerd-cni",
+    profile: Profile::Control,
+};
+const CNI_INSTALL: Program = Program {
+    package: "linkerd-cni",
+    bin: "linkerd-cni-install",
+    profile: Profile::Control,
+};
 const SLEEP: Program = Program {
     package: "linkerd-runtime",
     bin: "linkerd-sleep",
@@ -127,6 +137,11 @@ const RECIPES: &[Recipe] = &[
         name: "controller",
         programs: &[CONTROLLER],
         fill: controller,
+    },
+    Recipe {
+        name: "cni-plugin",
+        programs: &[CNI, CNI_INSTALL],
+        fill: cni_plugin,
     },
     Recipe {
         name: "debug",
@@ -284,6 +299,16 @@ fn proxy_init(image: Image, programs: &Programs) -> Result<Image> {
             &FIREWALL,
         );
     iptables::add(image, &FIREWALL)
+}
+
+/// Run by root: the node's directories are root's.
+fn cni_plugin(image: Image, programs: &Programs) -> Result<Image> {
+    let install = "/usr/lib/linkerd/linkerd-cni-install";
+    Ok(image
+        .entrypoint([install])
+        .user("0")
+        .file(install, 0o755, programs.get(&CNI_INSTALL)?)
+        .file("/opt/cni/bin/linkerd-cni", 0o755, programs.get(&CNI)?))
 }
 
 fn controller(image: Image, programs: &Programs) -> Result<Image> {

@@ -294,6 +294,7 @@ mod tests {
     fn charts_render() {
         for (chart, values) in [
             ("linkerd-crds", json!({})),
+            ("linkerd2-cni", json!({})),
             (
                 "linkerd-control-plane",
                 json!({"identityTrustAnchorsPEM": "anchors", "identity": {"issuer": {"tls": {"crtPEM": "c", "keyPEM": "k"}}}}),

@@ -9,6 +9,7 @@ pub mod extension;
 pub mod identity;
 pub mod inject;
 pub mod install;
+pub mod install_cni;
 pub mod profile;
 pub mod prune;
 pub mod status;
@@ -63,6 +64,7 @@ pub enum Commands {
     Identity(identity::Args),
     Inject(inject::Args),
     Install(install::Args),
+    InstallCni(install_cni::Args),
     Profile(profile::Args),
     Prune(prune::Args),
     Status(status::Args),
@@ -98,6 +100,7 @@ pub async fn run(context: &mut Context<'_>, command: Commands) -> Result<()> {
         Commands::Doc(args) => doc::run(context, &args),
         Commands::Identity(args) => identity::run(context, &args).await,
         Commands::Inject(args) => inject::run(context, args).await,
+        Commands::InstallCni(args) => install_cni::run(context, &args).await,
         Commands::Install(args) => install::run(context, args).await,
         Commands::Profile(args) => profile::run(context, &args).await,
         Commands::Prune(args) => prune::run(context, &args).await,

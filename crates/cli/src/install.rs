@@ -24,6 +24,7 @@ use std::time::SystemTime;
 
 pub const CONTROL_PLANE: &str = "linkerd-control-plane";
 pub const CRDS: &str = "linkerd-crds";
+pub const CNI: &str = "linkerd2-cni";
 
 /// Templates of the control plane in the order their objects are applied.
 const CONTROL_PLANE_ORDER: [&str; 12] = [
@@ -137,6 +138,11 @@ impl Objects {
             order.extend(templates.iter().filter(|file| file.starts_with(group)));
         }
         Self::rendered(&chart, values, namespace, &order)
+    }
+
+    /// The CNI plugin.
+    pub fn cni(values: &Value, namespace: &str) -> Result<Self> {
+        Self::rendered(&Chart::named(CNI)?, values, namespace, &["cni-plugin.yaml"])
     }
 
     fn rendered(chart: &Chart, values: &Value, namespace: &str, order: &[&str]) -> Result<Self> {

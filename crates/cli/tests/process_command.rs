@@ -82,6 +82,7 @@ fn help() {
             &["prune", "--help"],
             &["uninstall", "--help"],
             &["completion", "--help"],
+            &["install-cni", "--help"],
         ],
         "",
     );
@@ -96,8 +97,10 @@ fn mistakes() {
             &["metrics"],
             &["stat", "deploy"],
             &["logs"],
-            &["install-cni"],
-            &["install-cni", "--help"],
+            &["viz", "stat"],
+            &["install-cni", "--cni-log-level", "loud"],
+            &["install-cni", "--skip-inbound-ports", "http"],
+            &["install-cni", "--set", "iptablesMode=other"],
             &["nothing-like-it"],
             &["install", "--bogus"],
             &["install", "-o", "xml"],
@@ -487,4 +490,76 @@ fn completion_without_a_cluster_is_silent() {
         let script = linkerd(&["completion", shell], "").out;
         assert!(script.contains("linkerd __complete -- "), "{script}");
     }
+}
+
+/// The plugin's objects, and its entry for the node's configuration.
+#[test]
+fn install_cni_objects() {
+    let flags = [
+        "install-cni",
+        "--cni-namespace",
+        "net",
+        "--registry",
+        "example.org/mesh",
+        "--admin-port",
+        "5191",
+        "--skip-inbound-ports",
+        "25,8000-9000",
+        "--skip-outbound-ports",
+        "3306",
+        "--redirect-ports",
+        "80,443",
+        "--use-wait-flag",
+        "--proxy-gid",
+        "2102",
+        "--dest-cni-bin-dir",
+        "/home/kubernetes/bin",
+    ];
+    let ran = linkerd(&flags, "");
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    assert!(ran.out.ends_with("\n---\n"), "{}", ran.out);
+    let objects = documents(&ran.out);
+    let named: Vec<String> = objects
+        .iter()
+        .filter(|object| !object.is_null())
+        .map(|object| {
+            let (_, kind, namespace, name) = linkerd_cli::inventory::identity(object);
+            format!("{kind} {namespace}/{name}")
+        })
+        .collect();
+    assert_eq!(
+        named,
+        [
+            "Namespace /net",
+            "ServiceAccount net/linkerd-cni",
+            "ClusterRole /linkerd-cni",
+            "ClusterRoleBinding /linkerd-cni",
+            "ConfigMap net/linkerd-cni-config",
+            "DaemonSet net/linkerd-cni",
+        ]
+    );
+    let config = objects[4]["data"]["cni_network_config"]
+        .as_str()
+        .expect("text");
+    let config: Value = serde_json::from_str(config).expect("JSON");
+    assert_eq!(
+        config["linkerd"],
+        serde_json::json!({
+            "incoming-proxy-port": 4143, "outgoing-proxy-port": 4140, "proxy-uid": 2102,
+            "proxy-gid": 2102, "ports-to-redirect": [80, 443],
+            "inbound-ports-to-ignore": ["5191", "4190", "25", "8000-9000"],
+            "outbound-ports-to-ignore": ["3306"], "simulate": false, "use-wait-flag": true,
+            "iptables-mode": "nft", "ipv6": false,
+        })
+    );
+    let pod = &objects[5]["spec"]["template"]["spec"];
+    let image = format!(
+        "example.org/mesh/cni-plugin:{}",
+        linkerd_runtime::version::VERSION
+    );
+    assert_eq!(pod["containers"][0]["image"], image);
+    assert_eq!(
+        pod["containers"][0]["volumeMounts"][0]["mountPath"],
+        "/host/home/kubernetes/bin"
+    );
 }

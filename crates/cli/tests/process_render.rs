@@ -305,3 +305,25 @@ fn helm_refuses_definitions_that_were_not_fetched() {
     fs::write(chart.join("gateway-api.version"), "v1\n").expect("ours");
     assert!(rendered("installGatewayAPI=true").0);
 }
+
+#[test]
+fn the_cni_plugin_is_helms() {
+    let helm = helm();
+    let version = linkerd_runtime::version::VERSION;
+    let both = format!("cliVersion=linkerd/cli {version},image.version={version}");
+    for sets in [
+        "logLevel=info",
+        "ignoreInboundPorts=1\\,2-3,ignoreOutboundPorts=25,proxyGID=7,commonLabels.team=mesh,resources.cpu.limit=1",
+        "destCNIBinDir=/etc/cni/net.d,priorityClassName=high,privileged=true,disableIPv6=false",
+    ] {
+        let ours = run(linkerd().args(["install-cni", "--set", &both, "--set", sets]));
+        let theirs = run(Command::new(&helm)
+            .args(["template", "linkerd2-cni", "--namespace", "linkerd-cni"])
+            .args(["--kube-version", "1.34.0", "--set", &both, "--set", sets])
+            .arg(root().join("charts/linkerd2-cni")));
+        let mut ours = objects(&ours);
+        ours.remove(" Namespace /linkerd-cni")
+            .expect("the CLI makes the namespace");
+        compare(sets, &ours, &objects(&theirs));
+    }
+}

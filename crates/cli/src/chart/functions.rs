@@ -114,6 +114,19 @@ pub(super) fn all(refused: &Arc<OnceLock<String>>) -> FuncMap {
         Arc::new(|args| string(format!("\n{}", indent(args, "nindent")?))),
     );
     add(
+        "splitList",
+        Arc::new(|args| {
+            let (separator, whole) = (
+                text(arg(args, 0, "splitList")?),
+                text(arg(args, 1, "splitList")?),
+            );
+            let parts = whole.split(separator.as_str());
+            Ok(Go::List(
+                parts.map(|part| Go::String(part.into())).collect(),
+            ))
+        }),
+    );
+    add(
         "join",
         Arc::new(|args| {
             let separator = text(arg(args, 0, "join")?);

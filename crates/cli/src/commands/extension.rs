@@ -28,11 +28,7 @@ const MOVED: [(&str, &str); 13] = [
 ];
 
 /// Groups of Linkerd that may not be part of a build, and what helps meanwhile.
-const NOT_YET: [(&str, &str); 4] = [
-    (
-        "install-cni",
-        "Pods redirect their own traffic with an init container: install without --linkerd-cni-enabled.",
-    ),
+const NOT_YET: [(&str, &str); 3] = [
     (
         "jaeger",
         "Proxies export traces by themselves: set proxy.tracing.enabled and proxy.tracing.collector at `linkerd install`.",
@@ -155,7 +151,7 @@ mod tests {
         );
         let text = unknown(&without, "stat");
         assert!(text.contains("`linkerd viz stat` now.\n`linkerd viz` is not in this build yet. "));
-        for group in ["install-cni", "viz", "multicluster", "jaeger"] {
+        for group in ["viz", "multicluster", "jaeger"] {
             let text = unknown(&without, group);
             let start = format!("Error: `linkerd {group}` is not in this build yet.\n\n");
             assert!(text.starts_with(&start), "{text}");

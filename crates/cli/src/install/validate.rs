@@ -133,7 +133,7 @@ fn durations(values: &Value) -> Result<()> {
     Ok(())
 }
 
-fn version(version: &str, may_be_empty: bool) -> Result<()> {
+pub(crate) fn version(version: &str, may_be_empty: bool) -> Result<()> {
     let valid = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
     if version.chars().all(valid) && (may_be_empty || !version.is_empty()) {
         return Ok(());
