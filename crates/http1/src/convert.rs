@@ -34,12 +34,12 @@ impl RequestView<'_> {
         } else {
             self.head.version().as_http()
         };
-        *request.headers_mut() = collect(
-            &shared,
-            self.buf,
-            &self.head.fields,
-            NOT_IN_HTTP2.union(drop),
-        )?;
+        let mut drop = NOT_IN_HTTP2.union(drop);
+        if request.uri().authority().is_none() {
+            // An empty `Host` says so on the other side, too.
+            drop = drop.without(Name::Host);
+        }
+        *request.headers_mut() = collect(&shared, self.buf, &self.head.fields, drop)?;
         Ok(request)
     }
 
@@ -137,7 +137,11 @@ pub struct OutboundRequest<'a> {
     pub absolute: bool,
     /// The stream has no body behind its head.
     pub end_stream: bool,
+    /// Replaces the request's authority.
+    pub authority: Option<&'a str>,
     pub drop: NameSet,
+    /// Other names to leave out, in lower case.
+    pub drop_named: &'a [&'a str],
     pub add: &'a [(&'a str, &'a [u8])],
     pub persist: Persist,
 }
@@ -149,7 +153,8 @@ pub fn write_request(
     out: &mut BytesMut,
 ) -> Result<BodyEncoding, HeadError> {
     let connect = request.method == http::Method::CONNECT;
-    let authority = request.uri.authority().map(Authority::as_str);
+    let named = request.uri.authority().map(Authority::as_str);
+    let authority = how.authority.or(named);
     let path = request
         .uri
         .path_and_query()
@@ -187,7 +192,7 @@ pub fn write_request(
             None => BodyEncoding::Chunked,
         }
     };
-    put_map(out, &request.headers, drop);
+    put_map(out, &request.headers, drop, how.drop_named);
     if encoding == BodyEncoding::Chunked {
         out.put_slice(b"transfer-encoding: chunked\r\n");
     }
@@ -237,6 +242,7 @@ pub fn write_response(
         out,
         &response.headers,
         NOT_IN_HTTP2.without(Name::Host).union(how.drop),
+        &[],
     );
     if announced.is_none() && how.end_stream && !bodiless {
         out.put_slice(b"content-length: 0\r\n");
@@ -269,9 +275,12 @@ fn length(headers: &HeaderMap) -> Result<Option<u64>, HeadError> {
     framing::content_length(first.as_bytes()).map(Some)
 }
 
-fn put_map(out: &mut BytesMut, headers: &HeaderMap, drop: NameSet) {
+fn put_map(out: &mut BytesMut, headers: &HeaderMap, drop: NameSet, drop_named: &[&str]) {
     for name in headers.keys() {
-        if drop.contains(Name::of(name.as_str().as_bytes())) {
+        let known = Name::of(name.as_str().as_bytes());
+        // What frames the message or says where it goes stays.
+        let changeable = !matches!(known, Name::ContentLength | Name::Host);
+        if drop.contains(known) || (changeable && drop_named.contains(&name.as_str())) {
             continue;
         }
         let mut values = headers.get_all(name).into_iter().map(HeaderValue::as_bytes);

@@ -75,12 +75,12 @@ impl RequestHead {
         let end = match parsed.parse_with_uninit_headers(buf, slots) {
             Ok(httparse::Status::Complete(end)) => end,
             Ok(httparse::Status::Partial) => {
-                let method = parsed.method.map(|method| check_method(method.as_bytes()));
-                method.transpose()?;
+                self.version = Version::from_minor(parsed.version);
                 check_leading(buf)?;
                 return self.search.incomplete(buf, limits);
             }
             Err(error) => {
+                self.version = Version::from_minor(parsed.version);
                 self.search.restart();
                 return Err(refusal(error, &parsed, buf));
             }
@@ -93,7 +93,6 @@ impl RequestHead {
         let target = parsed.path.unwrap_or_default().as_bytes();
         self.version = Version::from_minor(parsed.version);
         check_leading(buf)?;
-        check_method(method)?;
         self.method = Method::of(method);
         self.method_span = Span::of(buf, method);
         self.target_span = Span::of(buf, target);
@@ -129,12 +128,25 @@ impl RequestHead {
             };
         };
         let host = &buf[field.value.range()];
-        target::authority(host)?;
         let authority = &buf[self.authority.range()];
-        if !authority.is_empty() && !same_authority(host, authority, self.default_port(buf)) {
-            return Err(HeadError::HostMismatch);
+        // Empty is what a client says whose target has no authority (RFC 9112 3.2).
+        let port = match host {
+            [] => Port::Absent,
+            host => target::authority(host)?,
+        };
+        let same = match self.form {
+            _ if authority.is_empty() => true,
+            // The port of a CONNECT is where to, not whom for; many clients name the host alone.
+            TargetForm::Authority if port == Port::Absent => {
+                same_authority(host, target::without_port(authority), b"")
+            }
+            _ => same_authority(host, authority, self.default_port(buf)),
+        };
+        if same {
+            Ok(())
+        } else {
+            Err(HeadError::HostMismatch)
         }
-        Ok(())
     }
 
     fn default_port(&self, buf: &[u8]) -> &'static [u8] {
@@ -177,6 +189,7 @@ impl RequestHead {
         self.form
     }
 
+    /// The version; of a head that was refused, as far as it could be read.
     pub fn version(&self) -> Version {
         self.version
     }
@@ -253,9 +266,10 @@ impl<'a> RequestView<'a> {
         std::str::from_utf8(&self.buf[self.head.authority.range()]).ok()
     }
 
-    /// The `Host` field; checked to be a valid authority.
+    /// The `Host` field, unless it is empty; checked to be a valid authority.
     pub fn host(&self) -> Option<&'a str> {
         self.get(Name::Host)
+            .filter(|host| !host.is_empty())
             .and_then(|host| std::str::from_utf8(host).ok())
     }
 
@@ -279,19 +293,6 @@ impl<'a> RequestView<'a> {
             buf: self.buf,
             list: self.head.fields.list.iter(),
         }
-    }
-}
-
-/// Only upper-case letters, `-` and `_`, as the strictest peer has it.
-fn check_method(method: &[u8]) -> Result<(), HeadError> {
-    let valid = (1..=32).contains(&method.len())
-        && method
-            .iter()
-            .all(|byte| matches!(byte, b'A'..=b'Z' | b'-' | b'_'));
-    if valid {
-        Ok(())
-    } else {
-        Err(HeadError::Method)
     }
 }
 

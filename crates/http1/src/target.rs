@@ -171,6 +171,12 @@ pub(crate) fn authority(bytes: &[u8]) -> Result<Port, HeadError> {
     }
 }
 
+/// The host of a checked `host:port`.
+pub(crate) fn without_port(authority: &[u8]) -> &[u8] {
+    let end = memchr::memrchr(b':', authority).unwrap_or(authority.len());
+    &authority[..end]
+}
+
 /// Name bytes only, and no empty label in front or in between: nginx refuses two dots in a row.
 fn is_name(host: &[u8]) -> bool {
     let mut previous = b'.';

@@ -109,6 +109,7 @@ impl EndpointFactory {
             _stack: self.stacks.one(),
             breaker: self.accrual.clone().map(Breaker::new),
             failures: Cell::new(0),
+            connecting_behind: Cell::new(false),
             ready_at: Cell::new(None),
             multiplex: Multiplex::new(self.upgrade_threshold),
             http: OnceCell::new(),
@@ -160,6 +161,8 @@ pub struct Endpoint {
     _stack: Stack,
     breaker: Option<Breaker>,
     failures: Cell<u32>,
+    /// A connection is being made for whoever comes next.
+    connecting_behind: Cell<bool>,
     ready_at: Cell<Option<Instant>>,
     /// Whether HTTP/1 requests travel as HTTP/2.
     multiplex: Multiplex,
@@ -434,6 +437,26 @@ impl Endpoint {
             until: now + age.mul_f64(0.8 + 0.2 * rand::random::<f64>()),
         });
         Ok(send)
+    }
+
+    /// Goes on connecting when the request that began it could not wait: the next one finds the
+    /// connection, or the endpoint is known not to take any. Once at a time.
+    pub fn connect_behind(self: &Rc<Self>, payload: Payload) {
+        if self.connecting_behind.replace(true) {
+            return;
+        }
+        let endpoint = self.clone();
+        linkerd_runtime::spawn_local("connect", async move {
+            // A failure is noted by the endpoint.
+            if payload == Payload::Http2 {
+                let _ = endpoint.http2().await;
+            } else if let Ok(Checkout { mut conn, .. }) = endpoint.http1_fresh().await
+                && conn.send().await.is_ok()
+            {
+                endpoint.give_back(conn);
+            }
+            endpoint.connecting_behind.set(false);
+        });
     }
 
     async fn live_http2(&self) -> Option<SendRequest<Bytes>> {

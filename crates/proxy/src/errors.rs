@@ -8,6 +8,9 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use linkerd_api::headers::{PROXY_CONNECTION, PROXY_ERROR};
 use linkerd_http1::{Persist, Reply, Version};
 
+/// The `error` label of a request nothing became ready for.
+pub const FAIL_FAST: &str = "FAIL_FAST";
+
 /// Classes of errors; each has one rendering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -160,7 +163,7 @@ impl HttpError {
     /// The `error` label of a request that reached no endpoint.
     pub fn refusal(&self) -> Option<&'static str> {
         match self.label {
-            "failfast" => Some("FAIL_FAST"),
+            "failfast" => Some(FAIL_FAST),
             "loadshed" => Some("LOAD_SHED"),
             _ => None,
         }
@@ -206,6 +209,15 @@ impl HttpError {
             Class::GatewayTimeoutNonFatal,
             "response timeout",
             format!("timed out waiting for response headers: {what}"),
+        )
+    }
+
+    /// A timeout of a route has passed in the middle of an answer.
+    pub fn late_stream_timeout(what: &str) -> Self {
+        Self::new(
+            Class::GatewayTimeoutNonFatal,
+            "response timeout",
+            format!("timed out processing response stream: {what}"),
         )
     }
 

@@ -32,6 +32,10 @@ pub struct Conn {
     pub wbuf: BytesMut,
     eof: bool,
     kept: Option<Box<Kept>>,
+    /// Bytes used up so far.
+    taken: u64,
+    /// Bytes written so far.
+    written: u64,
 }
 
 /// A copy of what was used up, for another try.
@@ -55,7 +59,19 @@ impl Conn {
             wbuf: BytesMut::new(),
             eof: false,
             kept: None,
+            taken: 0,
+            written: 0,
         }
+    }
+
+    /// How many bytes have been used up; only the difference means something.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// How many bytes have left for the peer; only the difference means something.
+    pub fn written(&self) -> u64 {
+        self.written
     }
 
     /// Keeps a copy of what is used up from now on, until it is more than `limit` bytes.
@@ -80,6 +96,7 @@ impl Conn {
     pub fn rewind(&mut self) {
         if let Some(kept) = self.kept.take() {
             let mut bytes = kept.bytes;
+            self.taken -= bytes.len() as u64;
             bytes.extend_from_slice(&self.rbuf);
             give_buffer(std::mem::replace(&mut self.rbuf, bytes));
         }
@@ -91,6 +108,7 @@ impl Conn {
         if self.kept.is_some() {
             self.remember(n);
         }
+        self.taken += n as u64;
         self.rbuf.advance(n);
     }
 
@@ -176,6 +194,7 @@ impl Conn {
             if n == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.written += n as u64;
             self.wbuf.advance(n);
         }
         if self.wbuf.capacity() > 0 {
@@ -327,6 +346,7 @@ impl Pipe {
                 if n == 0 {
                     return Poll::Ready(Err(PipeError::Write(io::ErrorKind::WriteZero.into())));
                 }
+                dst.written += n as u64;
                 src.used(n);
                 self.pending -= n;
                 continue;

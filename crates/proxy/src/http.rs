@@ -5,16 +5,20 @@ pub mod server1;
 pub mod server2;
 
 pub(crate) mod again;
+mod authority;
 mod deadline;
 mod edits;
 mod exchange1;
 mod exchange2;
+mod fate;
 pub(crate) mod filters;
+mod held;
 mod penalty;
 mod stream;
 
 use std::{
     cell::{Cell, RefCell},
+    pin::{Pin, pin},
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
@@ -22,14 +26,14 @@ use std::{
 
 pub use self::edits::{Edits, Lines};
 use self::{
-    again::{Resend, Step, Why},
-    deadline::Deadlines,
+    again::{Resend, Step, Tries, Why},
+    deadline::{Deadlines, Expired},
     server1::Failed,
 };
 use crate::{
     balance::{Balancer, NotReady},
     budget::Budget,
-    connect::ConnectError,
+    connect::{ConnectError, Payload},
     endpoint::{Endpoint, InFlight},
     errors::HttpError,
     metrics::{
@@ -455,9 +459,47 @@ impl Routed {
     }
 
     /// Waits before try number `n`.
-    async fn back_off(&self, n: u32) {
-        if let Some(backoff) = self.retry.as_deref().and_then(|retry| retry.backoff) {
-            tokio::time::sleep(backoff.random_delay(n)).await;
+    async fn back_off(&self, n: u32) -> Result<(), Failed> {
+        let Some(backoff) = self.retry.as_deref().and_then(|retry| retry.backoff) else {
+            return Ok(());
+        };
+        let delay = pin!(tokio::time::sleep(backoff.random_delay(n)));
+        self.in_time(delay)
+            .await
+            .map_err(|expired| self.late(expired))
+    }
+
+    /// Waits for what must come before the request is sent, no longer than the request may take.
+    /// The wait stays where it is: a copy in every future around it would make connections large.
+    fn in_time<T>(
+        &self,
+        wait: Pin<&mut impl Future<Output = T>>,
+    ) -> impl Future<Output = Result<T, Expired>> {
+        deadline::before(&self.timeouts, self.routed, wait)
+    }
+
+    /// The request took too long before it was sent.
+    fn late(&self, expired: Expired) -> Failed {
+        let outcome = Outcome::broken(0, expired.label());
+        self.ended.set(Some((outcome, Instant::now())));
+        Failed::Answer(expired.error())
+    }
+
+    /// Makes a connection to an endpoint in time. Who comes next finds it when this request cannot
+    /// wait for it any longer.
+    async fn connected<T>(
+        &self,
+        endpoint: &Rc<Endpoint>,
+        payload: Payload,
+        connecting: Pin<&mut impl Future<Output = Result<T, ConnectError>>>,
+    ) -> Result<T, Failed> {
+        match self.in_time(connecting).await {
+            Ok(made) => made.map_err(Tries::connect_failed),
+            Err(expired) => {
+                endpoint.connect_behind(payload);
+                self.conclude(Outcome::broken(0, expired.label()));
+                Err(Failed::Answer(expired.error()))
+            }
         }
     }
 

@@ -423,6 +423,6 @@ mod tests {
             size_of::<F>()
         }
         let outbound = size(super::serve);
-        assert!(outbound <= 8704, "{outbound} bytes");
+        assert!(outbound <= 6400, "{outbound} bytes");
     }
 }

@@ -2,70 +2,14 @@
 
 #[path = "support/harness.rs"]
 mod harness;
-
-use std::net::SocketAddr;
+#[path = "support/http2.rs"]
+mod http2;
 
 use bytes::Bytes;
-use h2::client::SendRequest;
-use harness::{DEADLINE, Pair, http_echo};
+use harness::{Pair, block_on, http_echo};
 use http::{HeaderMap, Request, Response};
-use tokio::net::{TcpListener, TcpStream};
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime")
-        .block_on(async { tokio::time::timeout(DEADLINE, future).await })
-        .expect("within the deadline")
-}
-
-async fn connect(addr: SocketAddr) -> SendRequest<Bytes> {
-    let io = TcpStream::connect(addr).await.expect("connects");
-    let (send, connection) = h2::client::handshake(io).await.expect("handshakes");
-    linkerd_runtime::spawn("client", async move {
-        let _ = connection.await;
-    });
-    send.ready().await.expect("ready")
-}
-
-struct Got {
-    head: Response<()>,
-    body: Vec<u8>,
-    trailers: Option<HeaderMap>,
-}
-
-async fn call(
-    send: &mut SendRequest<Bytes>,
-    request: Request<()>,
-    body: &[Bytes],
-) -> Result<Got, h2::Error> {
-    let (response, mut stream) = send.send_request(request, body.is_empty())?;
-    for (n, piece) in body.iter().enumerate() {
-        let mut piece = piece.clone();
-        while !piece.is_empty() {
-            stream.reserve_capacity(piece.len());
-            let granted = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await;
-            let granted = granted.expect("open")?;
-            let part = piece.split_to(granted.min(piece.len()));
-            let end = piece.is_empty() && n + 1 == body.len();
-            stream.send_data(part, end)?;
-        }
-    }
-    let (parts, mut recv) = response.await?.into_parts();
-    let mut got = Vec::new();
-    while let Some(data) = recv.data().await {
-        let data = data?;
-        let _ = recv.flow_control().release_capacity(data.len());
-        got.extend(&data);
-    }
-    let trailers = recv.trailers().await?;
-    Ok(Got {
-        head: Response::from_parts(parts, ()),
-        body: got,
-        trailers,
-    })
-}
+use http2::{call, connect};
+use tokio::net::TcpListener;
 
 fn request(path: &str) -> http::request::Builder {
     Request::builder().uri(format!("http://web.ns{path}"))

@@ -41,6 +41,12 @@ fn requests_to_http() {
         ),
         ("no host", "GET /a HTTP/1.0\r\n\r\n", "/a", &[]),
         (
+            "empty host",
+            "GET /a HTTP/1.1\r\nHost:\r\n\r\n",
+            "/a",
+            &["host="],
+        ),
+        (
             "connect",
             "CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n",
             "a:1",
@@ -136,6 +142,26 @@ fn requests_from_http() {
             "POST /b HTTP/1.1\r\nhost: a\r\nl5d-client-id: me\r\n\r\n".into(),
             BodyEncoding::None
         ))
+    );
+    let parts = request(
+        "http://a/b",
+        &[("x", "1"), ("y", "2"), ("x", "3"), ("content-length", "5")],
+    );
+    assert_eq!(
+        write(
+            &parts,
+            OutboundRequest {
+                authority: Some("other:1"),
+                drop_named: &["x", "content-length"],
+                add: &[("x", b"4")],
+                ..plain
+            }
+        ),
+        Ok((
+            "POST /b HTTP/1.1\r\nhost: other:1\r\ny: 2\r\ncontent-length: 5\r\nx: 4\r\n\r\n".into(),
+            BodyEncoding::Length(5)
+        )),
+        "names are left out before lines are added, but never the framing"
     );
     let parts = request(
         "http://a/b",

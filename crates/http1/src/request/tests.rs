@@ -184,7 +184,11 @@ fn refused() {
             "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
             E::Host,
         ),
-        ("empty host", "GET / HTTP/1.1\r\nHost: \r\n\r\n", E::Host),
+        (
+            "absolute form and an empty host",
+            "GET http://a/ HTTP/1.1\r\nHost:\r\n\r\n",
+            E::HostMismatch,
+        ),
         (
             "host with a path",
             "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
@@ -212,9 +216,19 @@ fn refused() {
             E::HostMismatch,
         ),
         (
-            "lower-case method",
-            "get / HTTP/1.1\r\nHost: a\r\n\r\n",
-            E::Method,
+            "CONNECT and another host without a port",
+            "CONNECT a:1 HTTP/1.1\r\nHost: b\r\n\r\n",
+            E::HostMismatch,
+        ),
+        (
+            "CONNECT and another port",
+            "CONNECT a:1 HTTP/1.1\r\nHost: a:2\r\n\r\n",
+            E::HostMismatch,
+        ),
+        (
+            "CONNECT and an empty host",
+            "CONNECT a:1 HTTP/1.1\r\nHost:\r\n\r\n",
+            E::HostMismatch,
         ),
         ("no method", " / HTTP/1.1\r\nHost: a\r\n\r\n", E::Method),
         (
@@ -438,6 +452,31 @@ fn accepted() {
             "GET / HTTP/1.1\r\nHost: a\r\nX: \u{e4}\r\n\r\n",
             want(Some("a"), "/", F::None, true, false),
         ),
+        (
+            "empty host",
+            "GET / HTTP/1.1\r\nHost:\r\n\r\n",
+            want(None, "/", F::None, true, false),
+        ),
+        (
+            "lower-case method",
+            "purge / HTTP/1.1\r\nHost: a\r\n\r\n",
+            want(Some("a"), "/", F::None, true, false),
+        ),
+        (
+            "method of every kind of token byte",
+            "a1!#$%&'*+-.^_`|~Z / HTTP/1.1\r\nHost: a\r\n\r\n",
+            want(Some("a"), "/", F::None, true, false),
+        ),
+        (
+            "CONNECT whose host has no port",
+            "CONNECT a:443 HTTP/1.1\r\nHost: A\r\n\r\n",
+            want(Some("a:443"), "", F::None, true, false),
+        ),
+        (
+            "CONNECT to an address whose host has no port",
+            "CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]\r\n\r\n",
+            want(Some("[::1]:443"), "", F::None, true, false),
+        ),
     ];
     for (name, text, want) in cases {
         let head = parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -503,12 +542,46 @@ fn limits() {
         ),
         (
             "partial, but the method is wrong already",
-            "FOO1 / HTTP/1.1\r\nHost".to_owned(),
+            "FOO( / HTTP/1.1\r\nHost".to_owned(),
             Err(HeadError::Method),
         ),
     ];
     for (name, text, want) in cases {
         assert_eq!(parse(&text), want, "{name}");
+    }
+}
+
+#[test]
+fn a_refused_head_still_tells_its_version() {
+    for (name, text, want) in [
+        (
+            "bad field",
+            "GET / HTTP/1.0\r\na b: c\r\n\r\n",
+            Version::Http10,
+        ),
+        ("bad target", "GET /# HTTP/1.0\r\n\r\n", Version::Http10),
+        (
+            "bad host",
+            "GET / HTTP/1.0\r\nHost: /\r\n\r\n",
+            Version::Http10,
+        ),
+        (
+            "bad field in 1.1",
+            "GET / HTTP/1.1\r\na b: c\r\n\r\n",
+            Version::Http11,
+        ),
+        (
+            "no version at all",
+            "G(T / HTTP/1.0\r\n\r\n",
+            Version::Http11,
+        ),
+    ] {
+        let mut head = RequestHead::new();
+        let old = b"GET / HTTP/1.0\r\n\r\n";
+        head.parse(old, &Limits::default()).expect("a good head");
+        let refused = head.parse(text.as_bytes(), &Limits::default());
+        assert!(refused.is_err(), "{name}");
+        assert_eq!(head.version(), want, "{name}");
     }
 }
 

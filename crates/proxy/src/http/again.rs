@@ -4,6 +4,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    pin::pin,
     rc::Rc,
     time::Instant,
 };
@@ -11,7 +12,12 @@ use std::{
 use linkerd_http1::Method;
 
 use super::{Backend, Routed, server1::Failed};
-use crate::{connect::ConnectError, endpoint::Endpoint, errors::HttpError};
+use crate::{
+    connect::ConnectError,
+    endpoint::Endpoint,
+    errors::{FAIL_FAST, HttpError},
+    policy::client::RetryOn,
+};
 
 /// Why a request is sent again; a label of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +97,8 @@ pub(super) enum Step {
 pub(super) struct Tries<'a> {
     routed: &'a Routed,
     idempotent: bool,
-    deadline: Instant,
+    /// Until when an endpoint is waited for.
+    deadline: Cell<Instant>,
     made: Cell<u32>,
     by_policy: Cell<u32>,
     repeated: Cell<bool>,
@@ -101,11 +108,11 @@ pub(super) struct Tries<'a> {
 
 impl<'a> Tries<'a> {
     /// No try was made yet.
-    pub(super) fn new(routed: &'a Routed, method: Method, deadline: Instant) -> Self {
+    pub(super) fn new(routed: &'a Routed, method: Method) -> Self {
         Self {
             routed,
             idempotent: idempotent(method),
-            deadline,
+            deadline: Cell::new(Instant::now() + routed.failfast),
             made: Cell::new(0),
             by_policy: Cell::new(0),
             repeated: Cell::new(false),
@@ -121,7 +128,7 @@ impl<'a> Tries<'a> {
 
     /// When waiting for an endpoint ends.
     pub(super) fn deadline(&self) -> Instant {
-        self.deadline
+        self.deadline.get()
     }
 
     /// Whether connections out of the pool are not to be trusted.
@@ -129,8 +136,32 @@ impl<'a> Tries<'a> {
         self.fresh.get()
     }
 
-    /// An endpoint for the next try: another one if there is one.
-    pub(super) async fn endpoint(&self) -> Result<Rc<Endpoint>, HttpError> {
+    /// An endpoint for the next try: another one if there is one. A service in fail-fast is asked
+    /// again where the retry policy says so and there is an endpoint by then.
+    pub(super) async fn endpoint(&self) -> Result<Rc<Endpoint>, Failed> {
+        loop {
+            let found = self.routed.in_time(pin!(self.pick())).await;
+            let error = match found.map_err(|expired| self.routed.late(expired))? {
+                Ok(endpoint) => return Ok(endpoint),
+                Err(error) => error,
+            };
+            if error.refusal() != Some(FAIL_FAST) {
+                return Err(Failed::Answer(error));
+            }
+            let Some(n) = self.by_policy_again() else {
+                return Err(Failed::Answer(error));
+            };
+            self.routed.back_off(n).await?;
+            if !self.routed.backend.is_ready(Instant::now()) {
+                if let Some(route) = &self.routed.route {
+                    route.retries().overflow.inc();
+                }
+                return Err(Failed::Answer(error));
+            }
+        }
+    }
+
+    async fn pick(&self) -> Result<Rc<Endpoint>, HttpError> {
         self.made.set(self.made.get() + 1);
         let avoid = self.avoid.borrow_mut().take();
         if let (Some(avoid), Backend::Balance(balancer)) = (&avoid, &self.routed.backend)
@@ -138,7 +169,35 @@ impl<'a> Tries<'a> {
         {
             return self.routed.checked(other);
         }
-        self.routed.endpoint(self.deadline).await
+        self.routed.endpoint(self.deadline.get()).await
+    }
+
+    /// Whether the retry policy allows another try after an error that left the request whole; gives
+    /// the number of its backoff. A profile judges answers only.
+    fn by_policy_again(&self) -> Option<u32> {
+        let retry = self.routed.retry.as_deref()?;
+        if matches!(retry.on, RetryOn::Class(_)) {
+            return None;
+        }
+        if self.by_policy.get() >= u32::from(retry.max_retries) {
+            if let Some(route) = &self.routed.route {
+                route.retries().limit_exceeded.inc();
+            }
+            return None;
+        }
+        Some(self.count_retry())
+    }
+
+    /// Counts a try the policy asks for, which has all the time a first one has.
+    fn count_retry(&self) -> u32 {
+        let n = self.by_policy.get();
+        self.by_policy.set(n + 1);
+        self.deadline.set(Instant::now() + self.routed.failfast);
+        self.routed.retried.set(true);
+        if let Some(route) = &self.routed.route {
+            route.retries().requests.inc();
+        }
+        n
     }
 
     fn more(&self, now: Instant) -> bool {
@@ -147,8 +206,8 @@ impl<'a> Tries<'a> {
 
     fn in_time(&self, now: Instant) -> bool {
         let deadline = match &self.routed.backend {
-            Backend::Balance(balancer) => balancer.patience(self.deadline),
-            _ => self.deadline,
+            Backend::Balance(balancer) => balancer.patience(self.deadline.get()),
+            _ => self.deadline.get(),
         };
         now < deadline
     }
@@ -220,7 +279,11 @@ impl<'a> Tries<'a> {
             Failed::Unsent(_, Why::Connect) if self.dials_again(endpoint, now) => {
                 self.again(Why::Connect, endpoint)
             }
-            Failed::Unsent(error, Why::Connect) => Step::End(Failed::Answer(error)),
+            Failed::Unsent(error, Why::Connect) => match self.routed.backend.is_balanced() {
+                // All the time there was went into connecting: that is fail-fast.
+                true => self.by_policy_or(error),
+                false => Step::End(Failed::Answer(error)),
+            },
             Failed::Unsent(_, why) if self.routed.resend.unsent && self.more(now) => {
                 self.again(why, endpoint)
             }
@@ -236,19 +299,19 @@ impl<'a> Tries<'a> {
                 self.repeated.set(true);
                 self.again(Why::Died, endpoint)
             }
+            Failed::Unsent(error, Why::Refused) => self.by_policy_or(error),
             Failed::Unsent(error, _) | Failed::Died { error, .. } => {
                 Step::End(Failed::Answer(error))
             }
-            Failed::Retry(..) => {
-                let n = self.by_policy.get();
-                self.by_policy.set(n + 1);
-                self.routed.retried.set(true);
-                if let Some(route) = &self.routed.route {
-                    route.retries().requests.inc();
-                }
-                Step::BackOff(n)
-            }
+            Failed::Retry(..) => Step::BackOff(self.count_retry()),
             failed => Step::End(failed),
+        }
+    }
+
+    fn by_policy_or(&self, error: HttpError) -> Step {
+        match self.by_policy_again() {
+            Some(n) => Step::BackOff(n),
+            None => Step::End(Failed::Answer(error)),
         }
     }
 

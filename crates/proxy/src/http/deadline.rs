@@ -26,16 +26,25 @@ pub(super) enum Expired {
 impl Expired {
     /// What the client is told when nothing has been answered yet.
     pub(super) fn error(self) -> HttpError {
-        let what = match self {
+        match self {
+            Self::Profile(d) => HttpError::profile_timeout(d),
+            _ => HttpError::stream_timeout(&self.what()),
+        }
+    }
+
+    /// What a gRPC client is told in the middle of an answer.
+    pub(super) fn mid_stream(self) -> HttpError {
+        HttpError::late_stream_timeout(&self.what())
+    }
+
+    fn what(self) -> String {
+        match self {
             Self::Request(d) => format!("request timeout: {d:?}"),
             Self::Response(d) => format!("response stream timeout: {d:?}"),
             Self::Headers(d) => format!("response header timeout: {d:?}"),
             Self::Idle(d) => format!("idle timeout: {d:?}"),
-            Self::Profile(d) => {
-                return HttpError::profile_timeout(d);
-            }
-        };
-        HttpError::stream_timeout(&what)
+            Self::Profile(d) => format!("response timeout: {d:?}"),
+        }
     }
 
     pub(super) fn label(self) -> &'static str {
@@ -145,6 +154,31 @@ impl Deadlines {
     }
 }
 
+/// Waits for what comes before a request is sent, no longer than the limits that run since it was
+/// routed.
+pub(super) fn before<T>(
+    limits: &Timeouts,
+    routed: Instant,
+    mut wait: Pin<&mut impl Future<Output = T>>,
+) -> impl Future<Output = Result<T, Expired>> {
+    let request = limits.request.map(|d| (routed + d, Expired::Request(d)));
+    let profile = limits.profile.map(|d| (routed + d, Expired::Profile(d)));
+    let nearest = request.into_iter().chain(profile).min_by_key(|(at, _)| *at);
+    let mut timer: Option<Pin<Box<Sleep>>> = None;
+    std::future::poll_fn(move |cx| {
+        if let Poll::Ready(done) = wait.as_mut().poll(cx) {
+            return Poll::Ready(Ok(done));
+        }
+        let Some((at, expired)) = nearest else {
+            return Poll::Pending;
+        };
+        // Armed only when there is something to wait for.
+        let sleep = || Box::pin(tokio::time::sleep_until(at.into()));
+        let timer = timer.get_or_insert_with(sleep);
+        timer.as_mut().poll(cx).map(|()| Err(expired))
+    })
+}
+
 /// How long a head may take once its first byte is there. Nothing is armed while heads come whole.
 #[derive(Debug, Default)]
 pub(super) struct HeadTimer(Option<Pin<Box<Sleep>>>);
@@ -226,6 +260,41 @@ mod tests {
         let mut deadlines = Deadlines::new(limits, headers, start.into_std()).expect("limits");
         let expired = std::future::poll_fn(|cx| deadlines.poll(cx, stage)).await;
         (expired, start.elapsed().as_millis())
+    }
+
+    #[tokio::test]
+    async fn waiting_is_part_of_the_request() {
+        let ms = Duration::from_millis;
+        let limits = |request, profile| Timeouts {
+            request,
+            profile,
+            idle: Some(ms(1)),
+            ..Timeouts::default()
+        };
+        let (never, now) = (std::future::pending::<()>, Instant::now());
+        for (name, limits, want) in [
+            (
+                "request",
+                limits(Some(ms(5)), None),
+                Expired::Request(ms(5)),
+            ),
+            (
+                "profile",
+                limits(None, Some(ms(5))),
+                Expired::Profile(ms(5)),
+            ),
+            (
+                "the nearer one",
+                limits(Some(ms(5)), Some(ms(9))),
+                Expired::Request(ms(5)),
+            ),
+        ] {
+            let late = before(&limits, now, std::pin::pin!(never())).await;
+            assert_eq!(late, Err(want), "{name}");
+        }
+        let limits = limits(Some(ms(0)), None);
+        let ready = before(&limits, now, std::pin::pin!(std::future::ready(7))).await;
+        assert_eq!(ready, Ok(7), "what is there needs no waiting");
     }
 
     #[tokio::test]

@@ -7,20 +7,22 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use h2::server::SendResponse;
 use linkerd_http1::{
-    Body, BodyEdit, BodyEncoding, Framing, Limits, Method, Name, OutboundRequest, RequestEdit,
-    RequestHead, ResponseEdit, ResponseHead, ResponsePlan, Status, TargetEdit, Version, put_chunk,
-    put_last_chunk, write_request,
+    Body, BodyEdit, BodyEncoding, BodyError, Framing, Limits, Method, Name, NameSet,
+    OutboundRequest, RequestEdit, RequestHead, ResponseEdit, ResponseHead, ResponsePlan, Status,
+    TargetEdit, Version, put_chunk, put_last_chunk, write_request,
 };
 
 use super::{
     Routed,
-    again::{Tries, Why},
+    again::Tries,
     deadline::{HeadTimer, Progress, conclude, limited},
-    edits::{drop_known, flatten},
+    edits::{Flat, drop_known, flatten},
+    fate::{bad_body, broken, cut_short, died, slow_head},
+    held::Held,
     penalty,
     server1::{Facts, Failed, Next},
+    server2::Caller,
     stream::{Sink, Source},
 };
 use crate::{
@@ -59,6 +61,7 @@ pub(super) async fn from_http1(
             pipe
         }
     };
+    let mut held = Held::new(total.unwrap_or(0));
     let mut requested = false;
     let mut sent = false;
     let mut spoke = false;
@@ -76,6 +79,11 @@ pub(super) async fn from_http1(
                 Poll::Ready(Ok(())) => requested = true,
                 // The server may have answered and closed without reading all of it.
                 Poll::Ready(Err(PipeError::Write(_))) => requested = true,
+                Poll::Ready(Err(PipeError::Body(error)))
+                    if error != BodyError::Incomplete && !progress.answered.get() =>
+                {
+                    return Poll::Ready(Err(bad_body(error)));
+                }
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
                 Poll::Pending => {}
             }
@@ -83,7 +91,7 @@ pub(super) async fn from_http1(
             progress.requested.set(requested);
         }
         // Notice a client that goes away while it waits.
-        if requested && client.rbuf.len() <= total.unwrap_or(0) && !client.is_eof() {
+        if requested && client.rbuf.len() <= held.len() && !client.is_eof() {
             match client.poll_fill(cx) {
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
                 Poll::Ready(Ok(_)) | Poll::Pending => {}
@@ -91,9 +99,18 @@ pub(super) async fn from_http1(
         }
         loop {
             if let Some(pipe) = &mut body {
-                return pipe
-                    .poll(cx, &mut server, client)
-                    .map_err(|_| Failed::Abort);
+                let state = pipe.poll(cx, &mut server, client);
+                held.settle(client);
+                return state.map_err(|error| {
+                    let error = match error {
+                        PipeError::Write(_) => return Failed::Abort,
+                        PipeError::Read(error) => HttpError::io(error.to_string()),
+                        PipeError::Body(BodyError::Incomplete) => cut_short(),
+                        PipeError::Body(error) => HttpError::io(error.to_string()),
+                    };
+                    let whole = total.is_some() || client.is_kept();
+                    broken(error, held.take_back(client), whole, reused)
+                });
             }
             let parsed = if server.rbuf.is_empty() {
                 Ok(Status::Partial)
@@ -146,10 +163,7 @@ pub(super) async fn from_http1(
                     }
                 }
                 progress.answered.set(true);
-                client.forget();
-                if let Some(total) = total {
-                    client.rbuf.advance(total);
-                }
+                held.answer(client);
             }
             spoke = true;
             let flat = flatten(&routed.edits.response);
@@ -204,12 +218,13 @@ pub(super) async fn from_http1(
         Ok(()) => {
             routed.request_frame(total.map_or_else(|| request.moved(), |n| n - head.len()));
             routed.response_frame(body.as_ref().map_or(0, Pipe::moved));
+            held.finish(client);
             routed.finish(flight, routed.classify(status, None));
             if response.framing() == Framing::Tunnel {
                 return Ok(Next::Tunnel(server));
             }
             let closes = plan.is_none_or(|p| p.closes());
-            if response.reusable() && requested {
+            if response.reusable() && requested && !facts.one_off {
                 endpoint.give_back(server);
             }
             if closes || !requested || client.is_eof() {
@@ -239,23 +254,6 @@ pub(super) fn keep_body(client: &mut Conn, head: &RequestHead, routed: &Routed) 
     }
 }
 
-/// What the end of a connection without an answer means. `end` says whether a proxy has ended it in
-/// an orderly way, `safe` that the request is still whole and that nothing at all came back.
-fn died(end: std::io::Result<bool>, safe: bool, sent: bool, reused: bool) -> Failed {
-    let orderly = matches!(end, Ok(true));
-    let error = HttpError::io(match end {
-        Ok(_) => "connection closed before message completed".to_owned(),
-        Err(error) => error.to_string(),
-    });
-    if !safe {
-        Failed::Answer(error)
-    } else if !sent || orderly {
-        Failed::Unsent(error, Why::Closed)
-    } else {
-        Failed::Died { error, reused }
-    }
-}
-
 /// Queues the edited head, and the body behind it when all of it is here already. Gives the bytes of
 /// both when they are, so that they can be sent again.
 fn queue_request(
@@ -265,18 +263,10 @@ fn queue_request(
     flight: &InFlight,
     server: &mut Conn,
 ) -> Result<Option<usize>, Failed> {
-    let mut flat = flatten(&routed.edits.request);
-    let mut drop = routed.edits.drop;
-    let host = routed.authority(flight);
-    if flight.endpoint.meta().authority.is_some() {
-        // The next hop has names of its own.
-        drop = drop.with(Name::L5dDstCanonical);
-        let canonical = linkerd_api::headers::DST_CANONICAL;
-        flat.add.retain(|(name, _)| *name != canonical);
-    }
+    let (flat, drop) = changes(routed, flight);
     let edit = RequestEdit {
         target: TargetEdit::Keep,
-        host,
+        host: routed.authority(flight),
         drop,
         drop_named: &flat.drop,
         add: &flat.add,
@@ -293,30 +283,24 @@ fn queue_request(
     Ok(Some(head.len() + progress.take))
 }
 
-/// A server that began to answer and does not go on.
-fn slow_head() -> HttpError {
-    HttpError::new(
-        crate::errors::Class::GatewayTimeout,
-        "response timeout",
-        "response head timed out",
-    )
-}
-
-fn bad_body(error: linkerd_http1::BodyError) -> Failed {
-    let status =
-        http::StatusCode::from_u16(error.status()).unwrap_or(http::StatusCode::BAD_REQUEST);
-    Failed::Answer(HttpError::new(
-        crate::errors::Class::BadRequest(status),
-        "unexpected",
-        error.to_string(),
-    ))
+/// The changes of a request on its way to an endpoint.
+fn changes<'a>(routed: &'a Routed, flight: &InFlight) -> (Flat<'a>, NameSet) {
+    let mut flat = flatten(&routed.edits.request);
+    let mut drop = routed.edits.drop;
+    if flight.endpoint.meta().authority.is_some() {
+        // The next hop has names of its own.
+        drop = drop.with(Name::L5dDstCanonical);
+        let canonical = linkerd_api::headers::DST_CANONICAL;
+        flat.add.retain(|(name, _)| *name != canonical);
+    }
+    (flat, drop)
 }
 
 /// An upgraded request off an HTTP/2 stream, to an HTTP/1 application.
 pub(super) async fn from_http2(
     parts: &http::request::Parts,
     incoming: &mut Source,
-    respond: &mut SendResponse<Bytes>,
+    caller: &mut Caller<'_>,
     routed: &Routed,
     flight: &InFlight,
     checkout: Checkout,
@@ -327,13 +311,15 @@ pub(super) async fn from_http2(
         reused,
     } = checkout;
     let (version, absolute) = orig_proto(&parts.headers);
-    let flat = flatten(&routed.edits.request);
+    let (flat, drop) = changes(routed, flight);
     let end_stream = incoming.is_empty();
     let how = OutboundRequest {
         version,
         absolute,
         end_stream,
-        drop: routed.edits.drop,
+        authority: routed.authority(flight),
+        drop,
+        drop_named: &flat.drop,
         add: &flat.add,
         ..OutboundRequest::default()
     };
@@ -393,7 +379,7 @@ pub(super) async fn from_http2(
             if sink.poll_reset(cx).is_ready() {
                 return Poll::Ready(Err(Failed::Abort));
             }
-        } else if let Poll::Ready(Ok(_) | Err(_)) = respond.poll_reset(cx) {
+        } else if let Poll::Ready(Ok(_) | Err(_)) = caller.respond.poll_reset(cx) {
             return Poll::Ready(Err(Failed::Abort));
         }
         loop {
@@ -505,7 +491,7 @@ pub(super) async fn from_http2(
             answered = true;
             progress.answered.set(true);
             incoming.forget();
-            match respond.send_response(head, done) {
+            match caller.respond.send_response(head, done) {
                 Ok(_) if done => return Poll::Ready(Ok(())),
                 Ok(stream) => sink = Some(Sink::new(stream)),
                 Err(_) => return Poll::Ready(Err(Failed::Abort)),
@@ -518,7 +504,7 @@ pub(super) async fn from_http2(
     match result {
         Ok(()) => {
             routed.finish(flight, routed.classify(status, None));
-            if response.reusable() && requested {
+            if response.reusable() && requested && !is_one_off(parts) {
                 endpoint.give_back(server);
             }
             Ok(())
@@ -529,6 +515,13 @@ pub(super) async fn from_http2(
             Err(failed)
         }
     }
+}
+
+/// Whether an upgraded request gets a connection of its own: from an old client, or without a name.
+pub(super) fn is_one_off(parts: &http::request::Parts) -> bool {
+    let nameless =
+        parts.uri.authority().is_none() && !parts.headers.contains_key(http::header::HOST);
+    nameless || orig_proto(&parts.headers).0 == Version::Http10
 }
 
 /// Version and form of an upgraded request.

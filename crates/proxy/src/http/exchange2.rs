@@ -4,26 +4,30 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::{Instant, SystemTime},
 };
 
-use bytes::{Buf, Bytes};
-use h2::{RecvStream, client::SendRequest, server::SendResponse};
+use bytes::Bytes;
+use h2::{RecvStream, client::SendRequest};
 use http::HeaderValue;
 use linkerd_http1::{
-    Body, BodyEncoding, Framing, Name, NameSet, OutboundResponse, RequestHead, TargetForm,
-    put_chunk, put_last_chunk, write_response,
+    Body, BodyEncoding, CONTINUE, Framing, Name, NameSet, OutboundResponse, RequestHead,
+    TargetForm, put_chunk, put_last_chunk, write_response,
 };
 
 use super::{
     Routed,
     again::{Tries, Why},
+    authority,
     deadline::{Progress, conclude, limited},
     edits::drop_known,
     exchange1::keep_body,
+    fate::{Fate, bad_body, break_off, broken, reset_error, time_out, upstream_reset},
+    held::Held,
     penalty,
     server1::{Facts, Failed, Next},
+    server2::Caller,
     stream::{Sink, Source},
 };
 use crate::{endpoint::InFlight, errors::HttpError, h1::Conn, observe::Observed};
@@ -49,27 +53,26 @@ pub(super) async fn from_http1(
     for change in &routed.edits.request {
         change.apply(request.headers_mut());
     }
-    if let Some(authority) = routed.authority(flight) {
-        set_authority(request.uri_mut(), authority);
-        request.headers_mut().remove(http::header::HOST);
-        drop_canonical(flight, request.headers_mut());
-    }
+    let (mut parts, ()) = request.into_parts();
+    authority::change(&mut parts.uri, &mut parts.headers, routed, flight);
     let orig = match (facts.version.as_str(), head.form()) {
         ("HTTP/1.0", TargetForm::Absolute) => "HTTP/1.0; absolute-form",
         ("HTTP/1.0", _) => "HTTP/1.0",
         (_, TargetForm::Absolute) => "HTTP/1.1; absolute-form",
         _ => "HTTP/1.1",
     };
-    request.headers_mut().insert(
+    parts.headers.insert(
         linkerd_api::headers::ORIG_PROTO,
         HeaderValue::from_static(orig),
     );
+    let request = http::Request::from_parts(parts, ());
     let bodiless = head.framing() == Framing::None;
     let (mut response, stream) = send
         .send_request(request, bodiless)
         .map_err(|error| Failed::Unsent(reset_error(&error), Why::Refused))?;
     // A request without a body stays with the client for another try.
-    let kept = if bodiless { head.len() } else { 0 };
+    let mut held = Held::new(if bodiless { head.len() } else { 0 });
+    let mut waits = head.expects_continue();
     if !bodiless {
         keep_body(client, head, routed);
         client.used(head.len());
@@ -105,6 +108,14 @@ pub(super) async fn from_http1(
                 break;
             }
             if client.rbuf.is_empty() {
+                // HTTP/2 peers do not ask for the body: who waits to be asked is asked here.
+                if std::mem::take(&mut waits) && !progress.answered.get() {
+                    client.queue(CONTINUE);
+                }
+                if !progress.answered.get() && matches!(client.poll_send(cx), Poll::Ready(Err(_))) {
+                    sink.reset(h2::Reason::CANCEL);
+                    return Poll::Ready(Err(Failed::Abort));
+                }
                 match client.poll_fill(cx) {
                     Poll::Pending => break,
                     Poll::Ready(Ok(n)) if n > 0 => {}
@@ -114,9 +125,16 @@ pub(super) async fn from_http1(
                     }
                 }
             }
-            let Ok(step) = body.decode(&client.rbuf) else {
-                sink.reset(h2::Reason::CANCEL);
-                return Poll::Ready(Err(Failed::Abort));
+            waits = false;
+            let step = match body.decode(&client.rbuf) {
+                Ok(step) => step,
+                Err(error) => {
+                    sink.reset(h2::Reason::CANCEL);
+                    return Poll::Ready(Err(match progress.answered.get() {
+                        true => Failed::Abort,
+                        false => bad_body(error),
+                    }));
+                }
             };
             let data = Bytes::copy_from_slice(&client.rbuf[step.data]);
             routed.request_frame(data.len());
@@ -129,9 +147,8 @@ pub(super) async fn from_http1(
         }
         progress.requested.set(requested);
         // Notice a client that goes away while it waits.
-        let unread = if progress.answered.get() { 0 } else { kept };
         if requested
-            && client.rbuf.len() <= unread
+            && client.rbuf.len() <= held.len()
             && !client.is_eof()
             && let Poll::Ready(Err(_)) = client.poll_fill(cx)
         {
@@ -145,7 +162,7 @@ pub(super) async fn from_http1(
                     Poll::Ready(Ok(answer)) => answer,
                     Poll::Ready(Err(error)) => {
                         let whole = bodiless || client.is_kept();
-                        let fate = fate(&error, whole);
+                        let fate = Fate::of(&error, whole);
                         return Poll::Ready(Err(fate.failed(reset_error(&error))));
                     }
                 };
@@ -166,8 +183,7 @@ pub(super) async fn from_http1(
                     return Poll::Ready(Err(Failed::Dropped(why)));
                 }
                 progress.answered.set(true);
-                client.forget();
-                client.rbuf.advance(kept);
+                held.answer(client);
                 let (mut parts, recv) = answer.into_parts();
                 routed.observed.answered(status, &parts.headers);
                 for change in &routed.edits.response {
@@ -195,15 +211,15 @@ pub(super) async fn from_http1(
                 continue;
             };
             if finished {
-                return client.poll_send(cx).map_err(|_| Failed::Abort);
+                return poll_send(cx, client, &mut held);
             }
             if client.wbuf.len() >= GATHER {
-                match client.poll_send(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
-                    Poll::Ready(Ok(())) => {}
-                }
+                ready!(poll_send(cx, client, &mut held))?;
             }
+            let mut unseen = |error: &h2::Error| {
+                let whole = bodiless || client.is_kept();
+                broken(reset_error(error), held.take_back(client), whole, true)
+            };
             match recv.poll_data(cx) {
                 Poll::Ready(Some(Ok(data))) => {
                     let _ = recv.flow_control().release_capacity(data.len());
@@ -215,7 +231,7 @@ pub(super) async fn from_http1(
                         BodyEncoding::Length(_) | BodyEncoding::UntilClose => client.queue(&data),
                     }
                 }
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Failed::Abort)),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(unseen(&error))),
                 Poll::Ready(None) => match recv.poll_trailers(cx) {
                     Poll::Ready(Ok(trailers)) => {
                         if encoding == BodyEncoding::Chunked {
@@ -223,19 +239,15 @@ pub(super) async fn from_http1(
                         }
                         finished = true;
                     }
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(unseen(&error))),
                     Poll::Pending => {
-                        return match client.poll_send(cx) {
-                            Poll::Ready(Err(_)) => Poll::Ready(Err(Failed::Abort)),
-                            _ => Poll::Pending,
-                        };
+                        ready!(poll_send(cx, client, &mut held))?;
+                        return Poll::Pending;
                     }
                 },
                 Poll::Pending => {
-                    return match client.poll_send(cx) {
-                        Poll::Ready(Err(_)) => Poll::Ready(Err(Failed::Abort)),
-                        _ => Poll::Pending,
-                    };
+                    ready!(poll_send(cx, client, &mut held))?;
+                    return Poll::Pending;
                 }
             }
         }
@@ -244,6 +256,7 @@ pub(super) async fn from_http1(
 
     match result {
         Ok(()) => {
+            held.finish(client);
             routed.finish(flight, routed.classify(status, None));
             if closes || !requested || client.is_eof() {
                 Ok(Next::Close)
@@ -260,36 +273,18 @@ pub(super) async fn from_http1(
     }
 }
 
-fn reset_error(error: &h2::Error) -> HttpError {
-    HttpError::io(format!(
-        "upgraded connection failed with HTTP/2 reset: {error}"
-    ))
-}
-
-/// An endpoint with an authority of its own is a gateway: the next hop has names of its own.
-fn drop_canonical(flight: &InFlight, headers: &mut http::HeaderMap) {
-    if flight.endpoint.meta().authority.is_some() {
-        headers.remove(linkerd_api::headers::DST_CANONICAL);
-    }
-}
-
-fn set_authority(uri: &mut http::Uri, authority: &str) {
-    let mut parts = std::mem::take(uri).into_parts();
-    if let Ok(authority) = authority.parse() {
-        parts.authority = Some(authority);
-        parts.scheme.get_or_insert(http::uri::Scheme::HTTP);
-        if parts.path_and_query.is_none() {
-            parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
-        }
-    }
-    *uri = http::Uri::from_parts(parts).unwrap_or_default();
+/// Sends what is queued for a client, which then has seen something of its answer.
+fn poll_send(cx: &mut Context<'_>, client: &mut Conn, held: &mut Held) -> Poll<Result<(), Failed>> {
+    let state = client.poll_send(cx);
+    held.settle(client);
+    state.map_err(|_| Failed::Abort)
 }
 
 /// HTTP/2 to HTTP/2.
 pub(super) async fn from_http2(
     mut parts: http::request::Parts,
     incoming: &mut Source,
-    respond: &mut SendResponse<Bytes>,
+    caller: &mut Caller<'_>,
     routed: &Routed,
     flight: &InFlight,
     mut send: SendRequest<Bytes>,
@@ -299,11 +294,8 @@ pub(super) async fn from_http2(
     for change in &routed.edits.request {
         change.apply(&mut parts.headers);
     }
-    if let Some(authority) = routed.authority(flight) {
-        set_authority(&mut parts.uri, authority);
-        parts.headers.remove(http::header::HOST);
-        drop_canonical(flight, &mut parts.headers);
-    }
+    authority::change(&mut parts.uri, &mut parts.headers, routed, flight);
+    authority::complete(&mut parts);
     let end = incoming.is_empty();
     let (mut response, stream) = send
         .send_request(http::Request::from_parts(parts, ()), end)
@@ -324,7 +316,7 @@ pub(super) async fn from_http2(
             }) {
                 Poll::Pending => {}
                 Poll::Ready(Ok(_)) => requested = true,
-                Poll::Ready(Err(Side::Source)) => {
+                Poll::Ready(Err(Side::Source(_))) => {
                     upward.reset(h2::Reason::CANCEL);
                     return Poll::Ready(Err(Failed::Abort));
                 }
@@ -350,14 +342,14 @@ pub(super) async fn from_http2(
                     }
                     Poll::Ready(Err(side)) => {
                         match side {
-                            Side::Source => sink.reset(h2::Reason::INTERNAL_ERROR),
+                            Side::Source(error) => break_off(sink, &error, caller),
                             Side::Sink => upward.reset(h2::Reason::CANCEL),
                         }
                         Poll::Ready(Err(Failed::Abort))
                     }
                 };
             }
-            if let Poll::Ready(Ok(_) | Err(_)) = respond.poll_reset(cx) {
+            if let Poll::Ready(Ok(_) | Err(_)) = caller.respond.poll_reset(cx) {
                 upward.reset(h2::Reason::CANCEL);
                 return Poll::Ready(Err(Failed::Abort));
             }
@@ -366,8 +358,8 @@ pub(super) async fn from_http2(
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(answer)) => answer,
                     Poll::Ready(Err(error)) => {
-                        let failed = match fate(&error, incoming.is_replayable()) {
-                            Fate::Known => upstream_reset(&error, respond),
+                        let failed = match Fate::of(&error, incoming.is_replayable()) {
+                            Fate::Known => upstream_reset(&error, caller.respond),
                             fate => fate.failed(HttpError::io(error.to_string())),
                         };
                         return Poll::Ready(Err(failed));
@@ -420,7 +412,10 @@ pub(super) async fn from_http2(
             recv.rewind();
             recv.forget();
             let done = recv.is_end_stream();
-            match respond.send_response(http::Response::from_parts(parts, ()), done) {
+            match caller
+                .respond
+                .send_response(http::Response::from_parts(parts, ()), done)
+            {
                 Ok(_) if done => return Poll::Ready(Ok(())),
                 Ok(stream) => downward = Some((recv, Sink::new(stream))),
                 Err(_) => {
@@ -438,6 +433,9 @@ pub(super) async fn from_http2(
             Ok(())
         }
         Err(failed) => {
+            if let (Failed::Expired(expired), Some((_, sink))) = (&failed, &mut downward) {
+                time_out(sink, &expired.mid_stream(), caller);
+            }
             let replayable = incoming.is_replayable();
             let (failed, outcome) = conclude(failed, &progress, replayable, status, "RESET");
             routed.conclude(outcome);
@@ -450,7 +448,7 @@ pub(super) async fn from_http2(
 const HOP: NameSet = NameSet::HOP_BY_HOP.with(Name::TransferEncoding);
 
 enum Side {
-    Source,
+    Source(h2::Error),
     Sink,
 }
 
@@ -478,12 +476,12 @@ fn poll_frames(
                     sink.push(data);
                 }
             }
-            Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Side::Source)),
+            Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Side::Source(error))),
             Poll::Ready(None) => {
                 let trailers = match source.poll_trailers(cx) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(trailers)) => trailers,
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Side::Source)),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Side::Source(error))),
                 };
                 if let (Some(trailers), Some(observed)) = (&trailers, observed) {
                     observed.trailers(trailers);
@@ -501,7 +499,7 @@ fn poll_frames(
 
 /// The gRPC status of an answer that has nothing but trailers, or one piece and trailers at once.
 fn poll_grpc_status(cx: &mut Context<'_>, recv: &mut Source) -> Poll<Option<u16>> {
-    match std::task::ready!(recv.poll_data(cx)) {
+    match ready!(recv.poll_data(cx)) {
         Some(Err(_)) => return Poll::Ready(None),
         Some(Ok(_)) => match recv.poll_data(cx) {
             Poll::Ready(None) => {}
@@ -519,42 +517,6 @@ fn grpc_status(headers: &http::HeaderMap) -> Option<u16> {
     headers.get("grpc-status")?.to_str().ok()?.parse().ok()
 }
 
-/// What an error without an answer says about the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    /// The server has not looked at it.
-    Unsent,
-    /// The connection died.
-    Died,
-    /// The server decided, or the request is not whole any more.
-    Known,
-}
-
-impl Fate {
-    fn failed(self, error: HttpError) -> Failed {
-        match self {
-            Self::Unsent => Failed::Unsent(error, Why::Refused),
-            // Streams share a connection that was there before them.
-            Self::Died => Failed::Died {
-                error,
-                reused: true,
-            },
-            Self::Known => Failed::Answer(error),
-        }
-    }
-}
-
-/// `h2` gives a peer's GOAWAY only to streams beyond the last one the peer looked at.
-fn fate(error: &h2::Error, whole: bool) -> Fate {
-    let refused = error.reason() == Some(h2::Reason::REFUSED_STREAM);
-    match whole {
-        false => Fate::Known,
-        true if refused || (error.is_go_away() && error.is_remote()) => Fate::Unsent,
-        true if error.is_io() => Fate::Died,
-        true => Fate::Known,
-    }
-}
-
 fn judge(status: u16, grpc: Option<u16>, headers: &http::HeaderMap) -> Option<penalty::Failure> {
     let value = |name| headers.get(name).map(HeaderValue::as_bytes);
     let (after, pushback) = (value("retry-after"), value("grpc-retry-pushback-ms"));
@@ -570,15 +532,4 @@ fn dropped(
 ) -> Option<Why> {
     let said = headers.get(linkerd_api::headers::PROXY_ERROR)?;
     tries.drops_answer(&flight.endpoint, status, grpc, Some(said.as_bytes()))
-}
-
-/// A reset of the upstream stream is passed on with its code.
-fn upstream_reset(error: &h2::Error, respond: &mut SendResponse<Bytes>) -> Failed {
-    match error.reason() {
-        Some(reason) if error.is_reset() => {
-            respond.send_reset(reason);
-            Failed::Abort
-        }
-        _ => Failed::Answer(HttpError::io(error.to_string())),
-    }
 }

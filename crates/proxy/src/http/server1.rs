@@ -2,13 +2,13 @@
 //! carries both legs of every request.
 
 use std::{
+    pin::pin,
     task::Poll,
     time::{Duration, Instant},
 };
 
-use bytes::Buf;
 use http::StatusCode;
-use linkerd_http1::{Framing, HeadError, Limits, Method, RequestHead, Status, Version};
+use linkerd_http1::{Body, HeadError, Limits, Method, Name, RequestHead, Status, Version};
 
 use super::{
     Admitted, Direction, Routed,
@@ -17,6 +17,7 @@ use super::{
     exchange1, exchange2,
 };
 use crate::{
+    connect::Payload,
     endpoint::InFlight,
     errors::{Class, HttpError},
     h1::Conn,
@@ -31,6 +32,8 @@ pub(super) struct Facts {
     pub(super) version: Version,
     pub(super) keep_alive: bool,
     pub(super) method: Method,
+    /// An old or nameless client: its requests get connections of their own.
+    pub(super) one_off: bool,
 }
 
 /// How an exchange ended for the client.
@@ -90,7 +93,7 @@ pub async fn serve<D: Direction>(direction: &D, mut client: Conn) {
                 let timeout = Class::BadRequest(StatusCode::REQUEST_TIMEOUT);
                 let error = HttpError::new(timeout, "unexpected", "request head timed out");
                 let informational = direction.informational();
-                error.write_http1(Version::Http11, false, informational, false, client.out());
+                error.write_http1(head.version(), false, informational, false, client.out());
                 unread = true;
                 break;
             }
@@ -100,7 +103,7 @@ pub async fn serve<D: Direction>(direction: &D, mut client: Conn) {
                 let error =
                     HttpError::new(Class::BadRequest(status), "unexpected", error.to_string());
                 let informational = direction.informational();
-                error.write_http1(Version::Http11, false, informational, false, client.out());
+                error.write_http1(head.version(), false, informational, false, client.out());
                 unread = true;
                 break;
             }
@@ -194,19 +197,27 @@ async fn exchange<D: Direction>(
         version: head.version(),
         keep_alive: head.keep_alive() && !drain.is_draining(),
         method: head.method(),
+        one_off: head.version() == Version::Http10 || !head.seen().contains(Name::Host),
     };
     let observed = direction.observe(&head.view(&client.rbuf));
-    let answer = async {
-        let _admitted = Admitted::new(direction).map_err(Failed::Answer)?;
-        let routed = direction.route(&head.view(&client.rbuf)).await;
-        let mut routed = routed.map_err(Failed::Answer)?;
-        routed.observe(&observed);
-        let result = dispatch(client, head, facts, &routed).await;
-        client.forget();
-        routed.done(result.as_ref().err().and_then(Failed::error), false);
-        result
+    let taken = client.taken();
+    let result = {
+        // Pinned here, or there would be two copies of it.
+        let answer = pin!(async {
+            let _admitted = Admitted::new(direction).map_err(Failed::Answer)?;
+            let routed = direction.route(&head.view(&client.rbuf)).await;
+            let mut routed = routed.map_err(Failed::Answer)?;
+            routed.observe(&observed);
+            let result = dispatch(client, head, facts, &routed).await;
+            match &result {
+                Err(failed) if failed.error().is_some() => client.rewind(),
+                _ => client.forget(),
+            }
+            routed.done(result.as_ref().err().and_then(Failed::error), false);
+            result
+        });
+        observed.timed(answer).await
     };
-    let result = observed.timed(answer).await;
     let error = match result {
         Ok(next) => return next,
         Err(failed) => match failed.into_error() {
@@ -215,12 +226,12 @@ async fn exchange<D: Direction>(
         },
     };
     direction.failed(&error);
-    // A body that was not read would be taken for the next request.
-    let bodiless = head.framing() == Framing::None && client.rbuf.len() >= head.len();
-    if bodiless {
-        client.rbuf.advance(head.len());
-    }
-    let keep_alive = facts.keep_alive && bodiless;
+    // A body that is not here yet would be taken for the next request.
+    let skipped = match client.taken() == taken {
+        true => skip(client, head),
+        false => false,
+    };
+    let keep_alive = facts.keep_alive && skipped;
     let head_only = facts.method == Method::Head;
     let informational = direction.informational();
     let (status, _) = error.statuses(false);
@@ -235,8 +246,22 @@ async fn exchange<D: Direction>(
     );
     match client.send().await {
         Ok(()) if !close => Next::KeepAlive,
-        Ok(()) if !bodiless => Next::Linger,
+        Ok(()) if !skipped => Next::Linger,
         _ => Next::Close,
+    }
+}
+
+/// Skips a request that is here as a whole; whether it was.
+fn skip(client: &mut Conn, head: &RequestHead) -> bool {
+    let Some(behind) = client.rbuf.get(head.len()..) else {
+        return false;
+    };
+    match Body::new(head.framing()).consume(behind) {
+        Ok(body) if body.done => {
+            client.used(head.len() + body.take);
+            true
+        }
+        _ => false,
     }
 }
 
@@ -270,33 +295,42 @@ async fn dispatch(
     facts: Facts,
     routed: &Routed,
 ) -> Result<Next, Failed> {
-    let tries = Tries::new(routed, facts.method, Instant::now() + routed.failfast);
+    let tries = Tries::new(routed, facts.method);
     let tunnels = head.upgrade() || facts.method == Method::Connect;
     loop {
-        let endpoint = tries.endpoint().await.map_err(Failed::Answer)?;
+        let endpoint = tries.endpoint().await?;
         let now = Instant::now();
         let flight = InFlight::new(endpoint, now);
         routed.begin(&flight);
         let endpoint = &flight.endpoint;
         let result = if !tunnels && endpoint.upgrades(now) {
-            match endpoint.http2().await {
+            let http2 = {
+                // Its room is given back before the exchange begins.
+                let http2 = pin!(endpoint.http2());
+                routed.connected(endpoint, Payload::Http2, http2).await
+            };
+            match http2 {
                 Ok(send) => {
                     exchange2::from_http1(client, head, facts, routed, &flight, send, &tries).await
                 }
-                Err(error) => Err(Tries::connect_failed(error)),
+                Err(failed) => Err(failed),
             }
         } else {
-            let checkout = if tries.fresh() || tunnels {
-                endpoint.http1_fresh().await
-            } else {
-                endpoint.http1().await
+            let checkout = {
+                let checkout = pin!(async {
+                    match tries.fresh() || tunnels || facts.one_off {
+                        true => endpoint.http1_fresh().await,
+                        false => endpoint.http1().await,
+                    }
+                });
+                routed.connected(endpoint, Payload::Http1, checkout).await
             };
             match checkout {
                 Ok(checkout) => {
                     exchange1::from_http1(client, head, facts, routed, &flight, checkout, &tries)
                         .await
                 }
-                Err(error) => Err(Tries::connect_failed(error)),
+                Err(failed) => Err(failed),
             }
         };
         let failed = match result {
@@ -309,7 +343,7 @@ async fn dispatch(
             Step::Again => {}
             Step::BackOff(n) => {
                 drop(flight);
-                routed.back_off(n).await;
+                routed.back_off(n).await?;
             }
             Step::End(failed) => return Err(failed),
         }

@@ -2,6 +2,7 @@
 //! task, and everything one turn makes goes out in one write.
 
 use std::{
+    pin::pin,
     task::Poll,
     time::{Duration, Instant},
 };
@@ -20,6 +21,7 @@ use super::{
 };
 use crate::{
     config::Http2Server,
+    connect::Payload,
     endpoint::{InFlight, NotListening},
     errors::{HttpError, is_grpc},
     h1::Conn,
@@ -28,6 +30,15 @@ use crate::{
     observe::Observed,
     worker::Drain,
 };
+
+/// The client's side of a stream, and how it is told of errors.
+#[derive(Debug)]
+pub(super) struct Caller<'a> {
+    pub(super) respond: &'a mut SendResponse<Bytes>,
+    pub(super) grpc: bool,
+    /// Whether it may see what went wrong.
+    pub(super) informational: bool,
+}
 
 /// How long the client's half of the handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -162,10 +173,18 @@ async fn stream<D: Direction>(
     request: http::Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) -> bool {
-    let grpc = is_grpc(request.headers());
     let observed = direction.observe(&request);
-    let answer = answer(direction, request, &mut respond, &observed, grpc);
-    let error = match observed.timed(answer).await {
+    let mut caller = Caller {
+        respond: &mut respond,
+        grpc: is_grpc(request.headers()),
+        informational: direction.informational(),
+    };
+    let result = {
+        // Pinned here, or there would be two copies of it.
+        let answer = pin!(answer(direction, request, &mut caller, &observed));
+        observed.timed(answer).await
+    };
+    let error = match result {
         Ok(()) => return false,
         Err(failed) => match failed.into_error() {
             Some(error) => error,
@@ -173,20 +192,19 @@ async fn stream<D: Direction>(
         },
     };
     direction.failed(&error);
-    let response = error.response(grpc, direction.informational());
+    let response = error.response(caller.grpc, caller.informational);
     observed.answered(response.status().as_u16(), response.headers());
-    let (status, code) = error.statuses(grpc);
+    let (status, code) = error.statuses(caller.grpc);
     observed.ended(Outcome::classify(status, code));
-    let _ = respond.send_response(response, true);
+    let _ = caller.respond.send_response(response, true);
     error.class.closes()
 }
 
 async fn answer<D: Direction>(
     direction: &D,
     request: http::Request<RecvStream>,
-    respond: &mut SendResponse<Bytes>,
+    caller: &mut Caller<'_>,
     observed: &Observed,
-    grpc: bool,
 ) -> Result<(), Failed> {
     let upgraded = direction.downgrades()
         && request
@@ -199,11 +217,10 @@ async fn answer<D: Direction>(
     let source = Source::new(incoming, routed.replay_limit());
     let kind = Kind {
         upgraded,
-        grpc,
         patience: routed.inbound.as_ref().map(|_| &**direction.drain()),
     };
-    let result = dispatch(&parts, source, respond, &routed, kind).await;
-    routed.done(result.as_ref().err().and_then(Failed::error), grpc);
+    let result = dispatch(&parts, source, caller, &routed, kind).await;
+    routed.done(result.as_ref().err().and_then(Failed::error), caller.grpc);
     result
 }
 
@@ -222,7 +239,6 @@ impl From<NotListening> for Failed {
 struct Kind<'a> {
     /// An HTTP/1 request on its way between proxies.
     upgraded: bool,
-    grpc: bool,
     /// For an application that may begin to listen a moment late. While we leave, clients are
     /// better served elsewhere at once.
     patience: Option<&'a Drain>,
@@ -232,30 +248,35 @@ struct Kind<'a> {
 async fn dispatch(
     parts: &http::request::Parts,
     mut source: Source,
-    respond: &mut SendResponse<Bytes>,
+    caller: &mut Caller<'_>,
     routed: &Routed,
     kind: Kind<'_>,
 ) -> Result<(), Failed> {
     let method = Method::of(parts.method.as_str().as_bytes());
-    let tries = Tries::new(routed, method, Instant::now() + routed.failfast);
+    let tries = Tries::new(routed, method);
+    let one_off = kind.upgraded && exchange1::is_one_off(parts);
     loop {
-        let endpoint = tries.endpoint().await.map_err(Failed::Answer)?;
+        let endpoint = tries.endpoint().await?;
         let flight = InFlight::new(endpoint, Instant::now());
         routed.begin(&flight);
         let endpoint = &flight.endpoint;
         source.rewind();
         let result = if kind.upgraded {
-            let checkout = if tries.fresh() {
-                endpoint.http1_fresh().await
-            } else {
-                endpoint.http1().await
+            let checkout = {
+                let checkout = pin!(async {
+                    match tries.fresh() || one_off {
+                        true => endpoint.http1_fresh().await,
+                        false => endpoint.http1().await,
+                    }
+                });
+                routed.connected(endpoint, Payload::Http1, checkout).await
             };
             match checkout {
                 Ok(checkout) => {
                     exchange1::from_http2(
                         parts,
                         &mut source,
-                        respond,
+                        caller,
                         routed,
                         &flight,
                         checkout,
@@ -263,23 +284,26 @@ async fn dispatch(
                     )
                     .await
                 }
-                Err(error) => Err(Tries::connect_failed(error)),
+                Err(failed) => Err(failed),
             }
         } else {
-            let connected = if let Some(drain) = kind.patience {
+            // Its room is given back before the exchange begins.
+            let http2 = if let Some(drain) = kind.patience {
+                // Inbound requests have no limits of their own.
                 let (deadline, capacity) = (tries.deadline(), routed.capacity);
                 let leaving = || drain.is_draining();
-                let connected = endpoint.http2_patiently(deadline, capacity, leaving).await;
-                connected.map_err(Failed::from)
+                let patient = endpoint.http2_patiently(deadline, capacity, leaving);
+                patient.await.map_err(Failed::from)
             } else {
-                endpoint.http2().await.map_err(Tries::connect_failed)
+                let http2 = pin!(endpoint.http2());
+                routed.connected(endpoint, Payload::Http2, http2).await
             };
-            match connected {
+            match http2 {
                 Ok(send) => {
                     exchange2::from_http2(
                         parts.clone(),
                         &mut source,
-                        respond,
+                        caller,
                         routed,
                         &flight,
                         send,
@@ -295,12 +319,12 @@ async fn dispatch(
             Err(failed) => failed,
         };
         let step = tries.after(failed, &flight.endpoint);
-        routed.settle(&flight, &step, kind.grpc);
+        routed.settle(&flight, &step, caller.grpc);
         match step {
             Step::Again => {}
             Step::BackOff(n) => {
                 drop(flight);
-                routed.back_off(n).await;
+                routed.back_off(n).await?;
             }
             Step::End(failed) => return Err(failed),
         }

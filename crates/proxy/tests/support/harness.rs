@@ -316,10 +316,15 @@ impl Client {
 
     /// A client that is not on this host, as far as policy can see.
     pub fn connect_from_afar(addr: SocketAddr) -> Self {
+        Self::connect_from([127, 0, 0, 2].into(), addr)
+    }
+
+    /// A client with an address of its own.
+    pub fn connect_from(from: std::net::Ipv4Addr, addr: SocketAddr) -> Self {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)
             .expect("a socket");
-        let afar: SocketAddr = ([127, 0, 0, 2], 0).into();
-        socket.bind(&afar.into()).expect("an address of ours");
+        let from: SocketAddr = (from, 0).into();
+        socket.bind(&from.into()).expect("an address of ours");
         socket.connect(&addr.into()).expect("connects");
         let io = TcpStream::from(socket);
         io.set_read_timeout(Some(DEADLINE)).expect("an option");
