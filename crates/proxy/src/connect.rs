@@ -47,10 +47,20 @@ pub enum ConnectError {
     Io(#[from] io::Error),
     /// TLS failed.
     #[error("TLS handshake failed")]
-    Tls(#[from] HandshakeError),
+    Tls(#[source] HandshakeError),
     /// HTTP/2 failed at its start.
     #[error("HTTP/2 handshake failed")]
     Http2(#[from] h2::Error),
+}
+
+impl From<HandshakeError> for ConnectError {
+    /// Connecting has one limit, whatever part of it took too long.
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Deadline(limit) => Self::Timeout(limit),
+            error => Self::Tls(error),
+        }
+    }
 }
 
 /// An open connection, and what must be sent first.
