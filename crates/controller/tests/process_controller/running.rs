@@ -64,6 +64,8 @@ impl Running {
             .arg(format!("--sp-validator-tls-key={}", path("tls.key")))
             .env("HOSTNAME", "controller-1")
             .stdin(Stdio::null())
+            // What a benchmark prints is its result and nothing else.
+            .stdout(Stdio::from(std::io::stderr()))
             .kill_on_drop(true)
             .spawn()
             .expect("starts");
