@@ -1,7 +1,7 @@
 //! Steady load: a request every so often, whether or not the last one was answered, and a report
 //! of what came of them. A request that starts late is counted from when it should have started.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -84,6 +84,7 @@ async fn load(args: &Args, tally: Tally, mut drain: drain::Watch) {
             tally.add(due, Err("too many in flight".to_owned()));
             continue;
         };
+        tally.begin(due);
         let (client, url, tally) = (client.clone(), args.url.clone(), tally.clone());
         linkerd_runtime::spawn("request", async move {
             let outcome = match client.get(&url).await {
@@ -201,15 +202,22 @@ struct Counts {
     sent: u64,
     failed: BTreeMap<String, u64>,
     micros: Vec<u32>,
+    /// When those that wait for an answer were due.
+    waiting: BTreeSet<Instant>,
 }
 
 /// Kinds of failure that are told apart.
 const KINDS: usize = 50;
 
 impl Tally {
+    fn begin(&self, due: Instant) {
+        self.0.lock().waiting.insert(due);
+    }
+
     fn add(&self, due: Instant, outcome: Result<(), String>) {
         let micros = u32::try_from(due.elapsed().as_micros()).unwrap_or(u32::MAX);
         let mut counts = self.0.lock();
+        counts.waiting.remove(&due);
         counts.sent += 1;
         match outcome {
             Ok(()) if counts.micros.len() < SAMPLES => counts.micros.push(micros),
@@ -225,7 +233,17 @@ impl Tally {
 
     /// What came since the last time.
     fn take(&self) -> Value {
-        let mut counts = std::mem::take(&mut *self.0.lock());
+        let mut counts = {
+            let mut counts = self.0.lock();
+            let waiting = counts.waiting.clone();
+            std::mem::replace(
+                &mut *counts,
+                Counts {
+                    waiting,
+                    ..Counts::default()
+                },
+            )
+        };
         counts.micros.sort_unstable();
         let at = |share: f64| -> Option<u32> {
             #[expect(
@@ -245,6 +263,7 @@ impl Tally {
             "p50_us": at(0.5),
             "p99_us": at(0.99),
             "max_us": counts.micros.last(),
+            "oldest_waiting_ms": counts.waiting.first().map(|due| due.elapsed().as_millis()),
         })
     }
 }
