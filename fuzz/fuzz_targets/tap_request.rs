@@ -11,7 +11,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(request) = ObserveRequest::decode(bytes) else { return };
     let Some(Ok(found)) = request.r#match.as_ref().map(Match::new) else { return };
     let labels = Default::default();
-    let held = found.holds(&Subject {
+    let subject = Subject {
         source: ([10, 0, 0, 1], 1).into(),
         destination: ([10, 0, 0, 2], 80).into(),
         destination_labels: &labels,
@@ -20,15 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
         method: "GET",
         authority: "web",
         path: "/",
-    });
-    assert_eq!(Match::Not(Box::new(found.clone())).holds(&Subject {
-        source: ([10, 0, 0, 1], 1).into(),
-        destination: ([10, 0, 0, 2], 80).into(),
-        destination_labels: &labels,
-        route_labels: &labels,
-        scheme: "http",
-        method: "GET",
-        authority: "web",
-        path: "/",
-    }), !held);
+    };
+    let held = found.holds(&subject);
+    assert_ne!(Match::Not(Box::new(found)).holds(&subject), held);
 });

@@ -8,7 +8,7 @@ mod http2;
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -17,7 +17,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use harness::{CLUSTER_IP, Client, DEADLINE, Pair, SERVICE, block_on, http_echo};
+use harness::{
+    CLUSTER_IP, Client, DEADLINE, Pair, SERVICE, block_on, http_echo, millis, raw_app, rule,
+};
 use http::{HeaderMap, Response};
 use http2::{call, connect};
 use linkerd_api::proto::{
@@ -35,20 +37,6 @@ use linkerd_testkit::{control_plane::objects, wait_for};
 /// Every HTTP/1 request between the proxies travels as HTTP/2.
 const UPGRADED: &[(&str, &str)] = &[("OUTBOUND_HTTP1_UPGRADE_THRESHOLD", "0")];
 
-fn millis(ms: i32) -> prost_types::Duration {
-    prost_types::Duration {
-        seconds: 0,
-        nanos: ms * 1_000_000,
-    }
-}
-
-/// A policy whose only rule is changed by `change`.
-fn rule(change: impl FnOnce(&mut outbound::http_route::Rule)) -> outbound::OutboundPolicy {
-    let mut route = objects::http_route(objects::balancer(SERVICE));
-    change(&mut route.rules[0]);
-    objects::detect(vec![route], None)
-}
-
 fn request_timeout(ms: i32) -> outbound::OutboundPolicy {
     rule(|rule| {
         rule.timeouts = Some(Timeouts {
@@ -56,21 +44,6 @@ fn request_timeout(ms: i32) -> outbound::OutboundPolicy {
             ..Timeouts::default()
         });
     })
-}
-
-/// An application that does what the test says with every connection.
-fn raw_app(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-    let addr = listener.local_addr().expect("bound");
-    let serve = Arc::new(serve);
-    std::thread::spawn(move || {
-        for io in listener.incoming() {
-            let Ok(io) = io else { return };
-            let serve = serve.clone();
-            std::thread::spawn(move || serve(io));
-        }
-    });
-    addr
 }
 
 /// Reads a head; `None` at the end.

@@ -14,27 +14,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, SERVICE, get, http_echo};
+use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, SERVICE, get, http_echo, raw_app};
 use linkerd_proxy::socket::OrigDst;
 use linkerd_testkit::{
     control_plane::{ControlPlane, objects},
     wait_for,
 };
-
-/// An application that does what the test says with every connection.
-fn raw_app(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-    let addr = listener.local_addr().expect("bound");
-    let serve = Arc::new(serve);
-    std::thread::spawn(move || {
-        for io in listener.incoming() {
-            let Ok(io) = io else { return };
-            let serve = serve.clone();
-            std::thread::spawn(move || serve(io));
-        }
-    });
-    addr
-}
 
 /// Reads one request with a length; `None` at the end.
 fn read_request(io: &mut TcpStream) -> Option<String> {

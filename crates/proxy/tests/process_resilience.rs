@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use harness::{CLUSTER_IP, Client, DEADLINE, Pair, SERVICE, get, http_echo};
+use harness::{CLUSTER_IP, Client, DEADLINE, Pair, SERVICE, get, http_echo, millis, rule};
 use linkerd_api::proto::{http_route::Timeouts, inbound, outbound};
 use linkerd_testkit::{
     control_plane::objects,
@@ -20,20 +20,6 @@ use linkerd_testkit::{
     wait_for,
 };
 use outbound::http_route::{Retry, retry};
-
-fn millis(ms: i32) -> prost_types::Duration {
-    prost_types::Duration {
-        seconds: 0,
-        nanos: ms * 1_000_000,
-    }
-}
-
-/// A policy whose only rule is changed by `change`.
-fn rule(change: impl FnOnce(&mut outbound::http_route::Rule)) -> outbound::OutboundPolicy {
-    let mut route = objects::http_route(objects::balancer(SERVICE));
-    change(&mut route.rules[0]);
-    objects::detect(vec![route], None)
-}
 
 /// Fails the first `failures` requests with 503.
 fn flaky(failures: usize) -> (Echo, Arc<AtomicUsize>) {

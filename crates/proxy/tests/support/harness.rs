@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use linkerd_api::proto::outbound;
 use linkerd_proxy::{
     app::{self, Running, Seams},
     config::Config,
@@ -459,4 +460,34 @@ pub fn http2_get(addr: SocketAddr, uri: &str) -> u16 {
         let response = response.await.expect("answered");
         response.status().as_u16()
     })
+}
+
+/// Below a second.
+pub fn millis(ms: i32) -> prost_types::Duration {
+    prost_types::Duration {
+        seconds: 0,
+        nanos: ms * 1_000_000,
+    }
+}
+
+/// A policy whose only rule is changed by `change`.
+pub fn rule(change: impl FnOnce(&mut outbound::http_route::Rule)) -> outbound::OutboundPolicy {
+    let mut route = objects::http_route(objects::balancer(SERVICE));
+    change(&mut route.rules[0]);
+    objects::detect(vec![route], None)
+}
+
+/// An application that does what the test says with every connection.
+pub fn raw_app(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+    let addr = listener.local_addr().expect("bound");
+    let serve = Arc::new(serve);
+    std::thread::spawn(move || {
+        for io in listener.incoming() {
+            let Ok(io) = io else { return };
+            let serve = serve.clone();
+            std::thread::spawn(move || serve(io));
+        }
+    });
+    addr
 }
