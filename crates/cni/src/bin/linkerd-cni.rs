@@ -19,12 +19,18 @@ use std::{
     process::ExitCode,
 };
 
+/// A configuration with the results of the plugins before it is a few kilobytes.
+const MAX_CONF: u64 = 4 << 20;
+
 fn main() -> ExitCode {
     let command = env::var("CNI_COMMAND").unwrap_or_default();
     let mut version = String::new();
+    // Read for every command: a runtime still writing when its plugin ends sees a broken pipe.
+    let input = stdin();
     let answer = match command.as_str() {
         "VERSION" => Ok(plugin::versions()),
-        "ADD" => stdin().and_then(|conf| {
+        "ADD" => input.and_then(|bytes| {
+            let conf = NetConf::read(&bytes)?;
             version.clone_from(&conf.cni_version);
             add(conf)
         }),
@@ -43,12 +49,13 @@ fn main() -> ExitCode {
     code
 }
 
-fn stdin() -> Result<NetConf> {
+fn stdin() -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     io::stdin()
+        .take(MAX_CONF)
         .read_to_end(&mut bytes)
         .context("linkerd-cni: cannot read stdin")?;
-    NetConf::read(&bytes)
+    Ok(bytes)
 }
 
 fn add(conf: NetConf) -> Result<String> {
