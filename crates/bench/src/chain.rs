@@ -7,7 +7,7 @@ use base64::Engine as _;
 use linkerd_testkit::ca::{Ca, Leaf};
 use linkerd_testkit::netns::Process;
 
-use crate::plan::{Load, Proxy};
+use crate::plan::{Load, Programs, Proxy};
 use crate::stage::{INBOUND_PORT, OUTBOUND_PORT, Stage};
 
 mod envoy;
@@ -31,24 +31,18 @@ pub(crate) struct Props {
     /// Certificate, chain and key in one file; the key alone beside it.
     leaf: PathBuf,
     key: PathBuf,
-    pub(crate) linkerd: Option<PathBuf>,
-    pub(crate) envoy: Option<PathBuf>,
+    pub(crate) programs: Programs,
 }
 
 impl Props {
-    pub(crate) fn new(
-        dir: &Path,
-        linkerd: Option<PathBuf>,
-        envoy: Option<PathBuf>,
-    ) -> Result<Self> {
+    pub(crate) fn new(dir: &Path, programs: Programs) -> Result<Self> {
         let root = Ca::root("root.linkerd.cluster.local");
         let leaf = root.leaf(SERVER_NAME);
         let props = Self {
             ca: dir.join("ca.pem"),
             leaf: dir.join("leaf.pem"),
             key: dir.join("leaf.key"),
-            linkerd,
-            envoy,
+            programs,
         };
         let key = pem("PRIVATE KEY", leaf.key.secret_der());
         write(&props.ca, root.pem())?;
@@ -76,8 +70,16 @@ impl Chain {
                 let (outbound, inbound) = envoy::commands(stage, props, load)?;
                 (outbound, inbound, None)
             }
-            Proxy::Linkerd => {
-                let (outbound, inbound, control) = linkerd::commands(stage, props, load)?;
+            Proxy::Linkerd | Proxy::Before => {
+                let programs = &props.programs;
+                let program = match proxy {
+                    Proxy::Before => &programs.before,
+                    _ => &programs.linkerd,
+                };
+                let program = program
+                    .as_deref()
+                    .context("where the proxy is was not told")?;
+                let (outbound, inbound, control) = linkerd::commands(stage, program, load)?;
                 (outbound, inbound, Some(control))
             }
         };

@@ -14,7 +14,7 @@ mod plan;
 mod report;
 mod stage;
 
-use plan::{Load, Proxy};
+use plan::{Load, Programs, Proxy};
 
 /// Measures proxies side by side.
 #[derive(Debug, Parser)]
@@ -32,12 +32,8 @@ struct Args {
     /// Times everything is measured; medians count
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// The proxy under test
-    #[arg(long)]
-    linkerd: Option<PathBuf>,
-    /// The Envoy to compare with
-    #[arg(long)]
-    envoy: Option<PathBuf>,
+    #[command(flatten)]
+    programs: Programs,
     /// Where the table is written
     #[arg(long)]
     results: Option<PathBuf>,
@@ -54,11 +50,10 @@ fn main() -> Result<()> {
         loads,
         seconds: args.seconds,
         rounds: args.rounds.max(1),
-        linkerd: args.linkerd.clone(),
-        envoy: args.envoy,
+        programs: args.programs.clone(),
     })?;
     let rows = report::medians(&samples);
-    let binary = args.linkerd.as_deref();
+    let binary = args.programs.linkerd.as_deref();
     if args.json {
         report::print_json(&rows)?;
         plan::note(&report::bars(&rows, binary));
@@ -90,11 +85,6 @@ fn choose(args: &Args) -> Result<(Vec<Proxy>, Vec<Load>)> {
     if loads.is_empty() {
         loads = Load::ALL.to_vec();
     }
-    if args.linkerd.is_none() {
-        proxies.retain(|proxy| *proxy != Proxy::Linkerd);
-    }
-    if args.envoy.is_none() {
-        proxies.retain(|proxy| *proxy != Proxy::Envoy);
-    }
+    proxies.retain(|proxy| args.programs.has(*proxy));
     Ok((proxies, loads))
 }

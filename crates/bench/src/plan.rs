@@ -16,17 +16,26 @@ use crate::stage::{Service, Stage};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proxy {
     Linkerd,
+    /// An earlier program of ours.
+    Before,
     Haproxy,
     Envoy,
     None,
 }
 
 impl Proxy {
-    pub(crate) const ALL: [Self; 4] = [Self::Linkerd, Self::Haproxy, Self::Envoy, Self::None];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Linkerd,
+        Self::Before,
+        Self::Haproxy,
+        Self::Envoy,
+        Self::None,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Linkerd => "linkerd-rs",
+            Self::Before => "before",
             Self::Haproxy => "haproxy",
             Self::Envoy => "envoy",
             Self::None => "none",
@@ -89,7 +98,7 @@ impl Load {
     fn applies(self, proxy: Proxy) -> bool {
         match self {
             Self::Idle => proxy != Proxy::None,
-            Self::ConnectFull => proxy == Proxy::Linkerd,
+            Self::ConnectFull => matches!(proxy, Proxy::Linkerd | Proxy::Before),
             _ => true,
         }
     }
@@ -117,14 +126,38 @@ pub(crate) struct Order {
     pub(crate) loads: Vec<Load>,
     pub(crate) seconds: f64,
     pub(crate) rounds: usize,
+    pub(crate) programs: Programs,
+}
+
+/// Programs that are not the machine's own; those that are not given are not measured.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Programs {
+    /// The proxy under test
+    #[arg(long)]
     pub(crate) linkerd: Option<PathBuf>,
+    /// An earlier build of it, to compare with
+    #[arg(long)]
+    pub(crate) before: Option<PathBuf>,
+    /// The Envoy to compare with
+    #[arg(long)]
     pub(crate) envoy: Option<PathBuf>,
+}
+
+impl Programs {
+    pub(crate) fn has(&self, proxy: Proxy) -> bool {
+        match proxy {
+            Proxy::Linkerd => self.linkerd.is_some(),
+            Proxy::Before => self.before.is_some(),
+            Proxy::Envoy => self.envoy.is_some(),
+            Proxy::Haproxy | Proxy::None => true,
+        }
+    }
 }
 
 pub(crate) fn run(order: &Order) -> Result<Vec<Sample>> {
     let stage = Stage::new()?;
     origin::start(&stage.server)?;
-    let props = Props::new(stage.dir(), order.linkerd.clone(), order.envoy.clone())?;
+    let props = Props::new(stage.dir(), order.programs.clone())?;
     let mut samples = Vec::new();
     for round in 1..=order.rounds {
         for load in &order.loads {

@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// proxy: proxies and loads to take, by name, comma separated
     #[arg(long)]
     only: Option<String>,
+    /// proxy: an earlier build of our proxy, measured beside it as `before`
+    #[arg(long, value_name = "PROGRAM")]
+    before: Option<PathBuf>,
     /// proxy: seconds of each measured part
     #[arg(long)]
     seconds: Option<f64>,
@@ -47,16 +50,17 @@ pub(crate) fn run(args: &Args, workspace: &Workspace) -> Result<ExitCode> {
     if args.json {
         bench.arg("--json");
     }
-    match &args.only {
-        Some(only) => {
-            bench.args(["--only", only]);
-        }
-        // Only a whole run is worth keeping.
-        None => {
-            bench
-                .arg("--results")
-                .arg(workspace.root.join("bench/RESULTS-proxy.md"));
-        }
+    if let Some(before) = &args.before {
+        bench.arg("--before").arg(before);
+    }
+    if let Some(only) = &args.only {
+        bench.args(["--only", only]);
+    }
+    // Only a whole run is worth keeping.
+    if args.only.is_none() && args.before.is_none() {
+        bench
+            .arg("--results")
+            .arg(workspace.root.join("bench/RESULTS-proxy.md"));
     }
     if let Some(seconds) = args.seconds {
         bench.args(["--seconds", &seconds.to_string()]);

@@ -139,6 +139,7 @@ fn command(stage: &Stage, props: &Props, side: &str, config: &Value) -> Result<C
     write(&file, &config.to_string())?;
     let mut command = Command::new(
         props
+            .programs
             .envoy
             .as_ref()
             .context("where Envoy is was not told")?,

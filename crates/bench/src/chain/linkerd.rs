@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use linkerd_testkit::ca::identity;
 use linkerd_testkit::control_plane::{ControlPlane, objects};
 
-use super::{Props, write};
+use super::write;
 use crate::plan::Load;
 use crate::stage::{INBOUND_PORT, OUTBOUND_PORT, Service, Stage};
 
@@ -22,7 +23,7 @@ pub(super) struct Control {
 
 pub(super) fn commands(
     stage: &Stage,
-    props: &Props,
+    program: &Path,
     load: Load,
 ) -> Result<(Command, Command, Control)> {
     // Loopback of each namespace, where a control plane may speak plain text.
@@ -47,8 +48,8 @@ pub(super) fn commands(
     }
     // Each control plane has an authority of its own; both are trusted.
     let anchors = format!("{}{}", client.anchors_pem(), server.anchors_pem());
-    let outbound = command(stage, props, load, "client", &client, &anchors)?;
-    let inbound = command(stage, props, load, "server", &server, &anchors)?;
+    let outbound = command(stage, program, load, "client", &client, &anchors)?;
+    let inbound = command(stage, program, load, "server", &server, &anchors)?;
     Ok((
         outbound,
         inbound,
@@ -61,7 +62,7 @@ pub(super) fn commands(
 
 fn command(
     stage: &Stage,
-    props: &Props,
+    program: &Path,
     load: Load,
     side: &str,
     control: &ControlPlane,
@@ -104,12 +105,7 @@ fn command(
     if load == Load::ConnectFull {
         settings.insert("TLS_RESUMPTION_DISABLED", "true".to_owned());
     }
-    let mut command = Command::new(
-        props
-            .linkerd
-            .as_ref()
-            .context("where the proxy is was not told")?,
-    );
+    let mut command = Command::new(program);
     command.arg0("linkerd2-proxy-identity").env_clear();
     for (name, value) in settings {
         command.env(format!("LINKERD2_PROXY_{name}"), value);

@@ -116,6 +116,26 @@ fn bars(rows: &[Sample], binary: Option<&Path>) -> Vec<Bar> {
             ratio(Load::Http1Some, Proxy::Envoy, |row| row.p99_us),
             1.0,
         ),
+        at_most(
+            "CPU per request, 1 connection, over the program before",
+            ratio(Load::Http1One, Proxy::Before, cpu),
+            1.02,
+        ),
+        at_most(
+            "CPU per request, 32 connections, over the program before",
+            ratio(Load::Http1Some, Proxy::Before, cpu),
+            1.02,
+        ),
+        at_most(
+            "CPU per request, 256 connections, over the program before",
+            ratio(Load::Http1Many, Proxy::Before, cpu),
+            1.02,
+        ),
+        at_most(
+            "CPU per request, HTTP/2 clients, over the program before",
+            ratio(Load::Http2, Proxy::Before, cpu),
+            1.02,
+        ),
     ]
 }
 
