@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use crate::workspace::{self, Workspace};
-use crate::{program, ui};
+use crate::{images, program, ui};
 
 mod mesh;
 mod proxy;
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             .current_dir(&workspace.root)
             .args(["bench", "--package", package, "--bench", bench]);
         if package == CONTROLLER {
-            cargo.args(["--profile", "control"]);
+            images::as_shipped(&mut cargo, images::Profile::Control);
         }
         cargo.arg("--");
         if package == CONTROLLER && args.proxy.json {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -41,7 +41,7 @@ pub(crate) const REGISTRY: &str = "localhost/linkerd";
 
 /// How well to optimise; see the profiles in Cargo.toml.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Profile {
+pub(crate) enum Profile {
     /// The data plane: everything for speed.
     Release,
     /// Control plane, CLI, sample: nearly as good, much sooner.
@@ -388,20 +388,20 @@ fn compile(workspace: &Workspace, profile: Profile, programs: &[&Program]) -> Re
     let mut cargo = workspace::cargo();
     cargo
         .current_dir(&workspace.root)
-        .args([
-            "build",
-            "--locked",
-            "--target",
-            &triple(),
-            "--profile",
-            profile.name(),
-        ])
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .env("RUSTFLAGS", rust_flags());
+        .args(["build", "--locked"]);
+    as_shipped(&mut cargo, profile);
     for program in programs {
         cargo.args(["--package", program.package, "--bin", program.bin]);
     }
     ui::patiently("building", &mut cargo).map(drop)
+}
+
+/// Makes cargo build for images, whatever it builds: programs built alike share their dependencies.
+pub(crate) fn as_shipped(cargo: &mut Command, profile: Profile) {
+    cargo
+        .args(["--target", &triple(), "--profile", profile.name()])
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env("RUSTFLAGS", rust_flags());
 }
 
 /// Static, and without the place where cargo's sources happen to lie. Our own are named relative to

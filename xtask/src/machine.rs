@@ -41,7 +41,8 @@ pub(crate) fn description() -> String {
         });
     let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!("{count} cores of {model}, Linux {}", kernel.trim())
+    let kernel = kernel.trim().split('-').next().unwrap_or_default();
+    format!("{count} cores of {model}, Linux {kernel}")
 }
 
 pub(crate) fn is_root() -> bool {
