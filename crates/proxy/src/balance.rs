@@ -143,6 +143,11 @@ impl Balancer {
     ) -> Self {
         let mut updates = updates;
         updates.mark_changed();
+        let factory = EndpointFactory {
+            // Nobody else's endpoints matter to who waits here.
+            waiters: Rc::default(),
+            ..factory
+        };
         Self {
             updates: RefCell::new(updates),
             endpoints: RefCell::default(),
@@ -289,7 +294,8 @@ impl Balancer {
         self.endpoints.borrow().iter().any(|e| e.is_ready(now))
     }
 
-    /// An endpoint, waiting for one to become ready until `deadline`.
+    /// An endpoint, waiting for one to become ready until `deadline`. When the first has waited in
+    /// vain, all do, unless what is known of the endpoints may be old.
     pub async fn ready(
         &self,
         deadline: Instant,
@@ -314,10 +320,11 @@ impl Balancer {
         loop {
             let now = Instant::now();
             let deadline = self.patience(deadline);
-            if now >= deadline {
-                if !self.shut.replace(true) {
-                    self.metrics.gate_shut();
-                }
+            if now >= deadline && !self.shut.replace(true) {
+                self.metrics.gate_shut();
+                self.factory.waiters.notify_waiters();
+            }
+            if now >= deadline || (self.shut.get() && !self.is_cut_off()) {
                 return Err(NotReady::FailFast);
             }
             let wake = self
@@ -331,10 +338,9 @@ impl Balancer {
             let mut updates = self.updates.borrow().clone();
             tokio::select! {
                 () = tokio::time::sleep_until(wake.into()) => {}
-                changed = updates.changed() => if changed.is_err() {
-                    // Discovery is gone; only time can help.
-                    tokio::time::sleep_until(wake.into()).await;
-                },
+                () = self.factory.waiters.notified() => {}
+                // An error means that discovery is gone: only the others can help.
+                Ok(()) = updates.changed() => {}
             }
             let now = Instant::now();
             if let Some(endpoint) = self.pick(now) {

@@ -121,9 +121,15 @@ impl Breaker {
         }
     }
 
-    /// A request has ended; `random` is uniform in 0..1.
-    pub fn record(&self, verdict: Verdict, now: Instant, random: f64) {
-        match self.state.get() {
+    /// A request has ended; `random` is uniform in 0..1. Gives whether it was the probe.
+    pub fn record(&self, verdict: Verdict, now: Instant, random: f64) -> bool {
+        // Only a success rate knows of servers that ask for less.
+        let verdict = match verdict {
+            Verdict::Throttled if self.config.success_rate.is_none() => Verdict::Success,
+            verdict => verdict,
+        };
+        let state = self.state.get();
+        match state {
             State::Probing { step } => {
                 if verdict == Verdict::Success {
                     self.state.set(State::Passing);
@@ -153,6 +159,7 @@ impl Breaker {
                 }
             }
         }
+        matches!(state, State::Probing { .. })
     }
 
     /// The probe never came back.
@@ -231,6 +238,31 @@ mod tests {
         breaker.record(Verdict::Success, then, 0.0);
         assert!(breaker.is_ready(then));
         assert_eq!(breaker.ready_at(), None);
+    }
+
+    #[test]
+    fn a_server_that_asks_for_less_is_well_unless_a_rate_is_kept() {
+        let now = Instant::now();
+        let rate = SuccessRate {
+            threshold: 0.1,
+            window: 10 * SECOND,
+            min_requests: 100,
+        };
+        for (name, rate, resets, opens) in [
+            ("consecutive", None, true, true),
+            ("unified", Some(rate), false, false),
+        ] {
+            let breaker = Breaker::new(accrual(2, rate));
+            for verdict in [Verdict::Failure, Verdict::Throttled, Verdict::Failure] {
+                assert!(!breaker.record(verdict, now, 0.0), "{name}: no probe");
+            }
+            assert_eq!(breaker.is_ready(now), resets, "{name}: between failures");
+            breaker.record(Verdict::Failure, now, 0.0);
+            let then = now + SECOND;
+            assert!(breaker.begin(then), "{name}: a probe");
+            assert!(breaker.record(Verdict::Throttled, then, 0.0), "{name}");
+            assert_eq!(breaker.is_ready(then), opens, "{name}: as a probe");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use h2::client::SendRequest;
+use tokio::sync::Notify;
 
 use crate::{
     balance::Load,
@@ -65,6 +66,8 @@ pub struct EndpointFactory {
     pub accrual: Option<FailureAccrual>,
     /// Failed answers count as slow.
     pub penalty: Option<Penalty>,
+    /// Told when a probe has ended: requests that wait for an endpoint look again.
+    pub waiters: Rc<Notify>,
 }
 
 /// Endpoints of one worker whose idle connections are looked after.
@@ -563,7 +566,9 @@ impl InFlight {
             _ => Verdict::Success,
         };
         self.probe.set(false);
-        breaker.record(verdict, Instant::now(), rand::random());
+        if breaker.record(verdict, Instant::now(), rand::random()) {
+            self.endpoint.shared.waiters.notify_waiters();
+        }
     }
 
     /// Whether failed answers are held against the endpoint's latency.
@@ -599,6 +604,7 @@ impl Drop for InFlight {
             && let Some(breaker) = &self.endpoint.breaker
         {
             breaker.lost_probe(Instant::now(), rand::random());
+            self.endpoint.shared.waiters.notify_waiters();
         }
     }
 }

@@ -305,7 +305,9 @@ impl Routed {
         if let Some(series) = &self.profile_series {
             series.response(outcome);
         }
-        flight.judged(outcome);
+        if outcome.is_telling() {
+            flight.judged(outcome);
+        }
     }
 
     /// A try has failed; how it counts depends on what comes next.
@@ -441,10 +443,10 @@ impl Routed {
         whole && !exceeded
     }
 
-    /// Retries of a profile are bounded by its budget alone.
+    /// Retries of a profile are bounded by its budget alone: without one there are none.
     fn profile_retry(&self, whole: bool) -> bool {
         let budget = self.retry_budget.as_ref();
-        let allowed = whole && budget.is_none_or(|b| b.withdraw(Instant::now()));
+        let allowed = whole && budget.is_some_and(|b| b.withdraw(Instant::now()));
         if let Some(series) = self.route.as_ref().and_then(|r| r.profile()) {
             series.retryable(whole && !allowed);
         }

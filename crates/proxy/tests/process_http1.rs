@@ -3,8 +3,12 @@
 #[path = "support/harness.rs"]
 mod harness;
 
-use harness::{Client, Pair, get, http_echo};
-use linkerd_testkit::wait_for;
+use std::sync::Arc;
+
+use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, get, http_echo, millis, rule};
+use linkerd_api::proto::http_route::Timeouts;
+use linkerd_proxy::socket::OrigDst;
+use linkerd_testkit::{control_plane::ControlPlane, wait_for};
 
 #[test]
 fn a_request_crosses_the_mesh() {
@@ -202,6 +206,46 @@ fn a_silent_client_is_closed_on_shutdown() {
     pair.client.shutdown();
     assert_eq!(client.rest(), b"", "idle connections are closed");
     pair.client.join();
+}
+
+/// Who asks again at once on the same connection would lose that request.
+#[test]
+fn a_client_served_while_the_drain_begins_is_told_to_close() {
+    let app = http_echo();
+    let upgraded = [("OUTBOUND_HTTP1_UPGRADE_THRESHOLD", "0")];
+    let limit = |request| Timeouts {
+        request,
+        ..Timeouts::default()
+    };
+    for (name, settings, request, status) in [
+        ("HTTP/1 upstream", &[][..], None, 200),
+        ("HTTP/2 upstream", &upgraded[..], None, 200),
+        ("our own answer", &[][..], Some(millis(500)), 504),
+    ] {
+        let pair = Pair::with(app.addr(), settings, &[]);
+        let policy = rule(|rule| rule.timeouts = Some(limit(request)));
+        pair.control.set_outbound(CLUSTER_IP, policy);
+        let before = app.requests().len();
+        let mut client = Client::connect(pair.client.outbound);
+        client.send("GET / HTTP/1.1\r\nhost: a\r\nx-echo-delay-ms: 900\r\n\r\n");
+        wait_for(DEADLINE, "the request", || app.requests().len() > before);
+        pair.client.shutdown();
+        let answer = client.answer();
+        assert_eq!(answer.status(), status, "{name}");
+        let closes = answer.header("connection");
+        assert_eq!(closes, Some("close"), "{name}: {}", answer.head);
+        assert_eq!(client.rest(), b"", "{name}");
+    }
+    let control = ControlPlane::start();
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    let proxy = Proxy::start(&control, "web", local, OrigDst::fixed(app.addr()), &[]);
+    let before = app.requests().len();
+    let mut client = Client::connect(proxy.inbound);
+    client.send("GET / HTTP/1.1\r\nhost: a\r\nx-echo-delay-ms: 500\r\n\r\n");
+    wait_for(DEADLINE, "the request", || app.requests().len() > before);
+    proxy.shutdown();
+    let answer = client.answer();
+    assert_eq!(answer.header("connection"), Some("close"), "inbound");
 }
 
 #[test]

@@ -176,6 +176,26 @@ fn an_empty_budget_ends_retries() {
 }
 
 #[test]
+fn without_a_usable_budget_nothing_is_retried() {
+    for (name, budget) in [
+        ("none", None),
+        (
+            "out of bounds",
+            Some(RetryBudget {
+                ttl: seconds(61),
+                ..budget(0.2, 10).expect("a budget")
+            }),
+        ),
+    ] {
+        let (app, count) = flaky(usize::MAX);
+        let pair = pair(&app, profile(vec![retryable()], budget));
+        let mut client = Client::connect(pair.client.outbound);
+        assert_eq!(client.get("/", "web").status(), 503, "{name}");
+        assert_eq!(count.load(Ordering::SeqCst), 1, "{name}");
+    }
+}
+
+#[test]
 fn a_route_without_retries_is_not_retried() {
     let (app, count) = flaky(1);
     let pair = pair(&app, profile(vec![route("once", "/.*")], budget(1.0, 10)));

@@ -1,6 +1,6 @@
 //! Service profiles → our type. A route that cannot be understood is left out, the others stay.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use linkerd_api::proto::destination as dst;
 
@@ -52,11 +52,20 @@ pub(super) fn profile(profile: dst::DestinationProfile) -> Profile {
     }
 }
 
+/// A budget outside its bounds is none at all, and without one nothing is retried.
 fn budget(budget: dst::RetryBudget) -> Option<Terms> {
+    let seconds = Duration::from_secs(1)..=Duration::from_secs(60);
+    let ttl = budget.ttl.and_then(|ttl| duration(ttl).ok());
+    let ttl = ttl.filter(|ttl| seconds.contains(ttl));
+    let ratio = Some(f64::from(budget.retry_ratio)).filter(|r| (0.0..=1000.0).contains(r));
+    let (Some(ttl), Some(ratio)) = (ttl, ratio) else {
+        tracing::warn!(?budget, "The retry budget of a service profile is not used");
+        return None;
+    };
     Some(Terms {
-        ratio: f64::from(budget.retry_ratio),
+        ratio,
         min_per_second: budget.min_retries_per_second,
-        ttl: duration(budget.ttl?).ok()?,
+        ttl,
     })
 }
 
@@ -140,4 +149,35 @@ fn response_match(m: dst::ResponseMatch, depth: usize) -> Result<ResponseMatch> 
         }
         None => return Err(Unusable::new("empty condition")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_outside_their_bounds_are_none() {
+        let ttl = |seconds, nanos| Some(prost_types::Duration { seconds, nanos });
+        for (name, ratio, ttl, used) in [
+            ("as the controller sends it", 0.2, ttl(10, 0), true),
+            ("the shortest", 0.2, ttl(1, 0), true),
+            ("the longest", 0.2, ttl(60, 0), true),
+            ("no share at all", 0.0, ttl(10, 0), true),
+            ("the largest share", 1000.0, ttl(10, 0), true),
+            ("no time", 0.2, None, false),
+            ("too short", 0.2, ttl(0, 999_000_000), false),
+            ("too long", 0.2, ttl(60, 1), false),
+            ("before now", 0.2, ttl(-10, 0), false),
+            ("a negative share", -0.1, ttl(10, 0), false),
+            ("too large a share", 1000.5, ttl(10, 0), false),
+            ("no number", f32::NAN, ttl(10, 0), false),
+        ] {
+            let got = budget(dst::RetryBudget {
+                retry_ratio: ratio,
+                min_retries_per_second: 10,
+                ttl,
+            });
+            assert_eq!(got.is_some(), used, "{name}: {got:?}");
+        }
+    }
 }

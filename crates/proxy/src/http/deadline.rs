@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Sleep;
 
-use super::server1::Failed;
+use super::{Routed, server1::Failed};
 use crate::{errors::HttpError, metrics::http::Outcome, policy::client::Timeouts};
 
 /// A limit that has passed.
@@ -228,15 +228,16 @@ pub(super) async fn limited(
     .await
 }
 
-/// What a failed exchange means for the client, and how it is counted.
+/// What a failed exchange means for the client; the request learns how it is counted.
 pub(super) fn conclude(
+    routed: &Routed,
     failed: Failed,
     progress: &Progress,
     replayable: bool,
     status: u16,
     label: &'static str,
-) -> (Failed, Outcome) {
-    match failed {
+) -> Failed {
+    let (failed, outcome) = match failed {
         Failed::Expired(expired) => {
             let failed = match expired {
                 _ if progress.answered.get() => Failed::Abort,
@@ -247,8 +248,12 @@ pub(super) fn conclude(
         }
         Failed::Retry(error, Some(outcome)) => (Failed::Retry(error, Some(outcome)), outcome),
         Failed::Unsent(..) => (failed, Outcome::broken(status, "REFUSED")),
+        Failed::Gone if status == 0 => (failed, Outcome::UNANSWERED),
+        Failed::Gone => (failed, routed.classify(status, None).cut_off()),
         failed => (failed, Outcome::broken(status, label)),
-    }
+    };
+    routed.conclude(outcome);
+    failed
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ const GATHER: usize = 32 * 1024;
 pub(super) async fn from_http1(
     client: &mut Conn,
     head: &RequestHead,
-    facts: Facts,
+    facts: Facts<'_>,
     routed: &Routed,
     flight: &InFlight,
     checkout: Checkout,
@@ -84,7 +84,7 @@ pub(super) async fn from_http1(
                 {
                     return Poll::Ready(Err(bad_body(error)));
                 }
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Gone)),
                 Poll::Pending => {}
             }
             sent |= server.wbuf.len() < queued;
@@ -93,7 +93,7 @@ pub(super) async fn from_http1(
         // Notice a client that goes away while it waits.
         if requested && client.rbuf.len() <= held.len() && !client.is_eof() {
             match client.poll_fill(cx) {
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Gone)),
                 Poll::Ready(Ok(_)) | Poll::Pending => {}
             }
         }
@@ -103,7 +103,7 @@ pub(super) async fn from_http1(
                 held.settle(client);
                 return state.map_err(|error| {
                     let error = match error {
-                        PipeError::Write(_) => return Failed::Abort,
+                        PipeError::Write(_) => return Failed::Gone,
                         PipeError::Read(error) => HttpError::io(error.to_string()),
                         PipeError::Body(BodyError::Incomplete) => cut_short(),
                         PipeError::Body(error) => HttpError::io(error.to_string()),
@@ -179,7 +179,7 @@ pub(super) async fn from_http1(
                 }
                 server.rbuf.advance(response.len());
                 match client.poll_send(cx) {
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Gone)),
                     // A client that does not read holds back a server that goes on and on.
                     Poll::Pending if client.wbuf.len() >= GATHER => return Poll::Pending,
                     Poll::Ready(Ok(())) | Poll::Pending => {}
@@ -190,7 +190,7 @@ pub(super) async fn from_http1(
             let framing = response.framing();
             let closing = !requested;
             let planned =
-                ResponsePlan::for_client(facts.version, facts.keep_alive, framing, closing);
+                ResponsePlan::for_client(facts.version, facts.keeps_alive(), framing, closing);
             let edit = ResponseEdit {
                 drop: routed.edits.drop_response,
                 drop_named: &flat.drop,
@@ -235,9 +235,7 @@ pub(super) async fn from_http1(
         }
         Err(failed) => {
             let whole = total.is_some() || client.is_kept();
-            let (failed, outcome) = conclude(failed, &progress, whole, status, "IO");
-            routed.conclude(outcome);
-            Err(failed)
+            Err(conclude(routed, failed, &progress, whole, status, "IO"))
         }
     }
 }
@@ -350,10 +348,10 @@ pub(super) async fn from_http2(
                         _ => server.queue(&data),
                     }
                 }
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Failed::Abort)),
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Failed::Gone)),
                 Poll::Ready(None) => match incoming.poll_trailers(cx) {
                     Poll::Pending => break,
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
+                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Gone)),
                     Poll::Ready(Ok(trailers)) => {
                         if encoding == BodyEncoding::Chunked {
                             put_last_chunk(server.out(), trailers.as_ref());
@@ -377,10 +375,10 @@ pub(super) async fn from_http2(
         // A client that gives up is noticed here.
         if let Some(sink) = &mut sink {
             if sink.poll_reset(cx).is_ready() {
-                return Poll::Ready(Err(Failed::Abort));
+                return Poll::Ready(Err(Failed::Gone));
             }
         } else if let Poll::Ready(Ok(_) | Err(_)) = caller.respond.poll_reset(cx) {
-            return Poll::Ready(Err(Failed::Abort));
+            return Poll::Ready(Err(Failed::Gone));
         }
         loop {
             if let Some(sink) = &mut sink {
@@ -388,7 +386,7 @@ pub(super) async fn from_http2(
                 loop {
                     match sink.poll_ready(cx) {
                         Poll::Ready(Ok(())) => {}
-                        Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Abort)),
+                        Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Gone)),
                         Poll::Pending => return Poll::Pending,
                     }
                     if body.is_done() {
@@ -396,7 +394,7 @@ pub(super) async fn from_http2(
                             Some(trailers) => sink.trailers(trailers),
                             None => sink.end(),
                         };
-                        return Poll::Ready(ended.map_err(|_| Failed::Abort));
+                        return Poll::Ready(ended.map_err(|_| Failed::Gone));
                     }
                     if server.rbuf.is_empty() {
                         match server.poll_fill(cx) {
@@ -494,7 +492,7 @@ pub(super) async fn from_http2(
             match caller.respond.send_response(head, done) {
                 Ok(_) if done => return Poll::Ready(Ok(())),
                 Ok(stream) => sink = Some(Sink::new(stream)),
-                Err(_) => return Poll::Ready(Err(Failed::Abort)),
+                Err(_) => return Poll::Ready(Err(Failed::Gone)),
             }
         }
     };
@@ -509,11 +507,7 @@ pub(super) async fn from_http2(
             }
             Ok(())
         }
-        Err(failed) => {
-            let (failed, outcome) = conclude(failed, &progress, false, status, "IO");
-            routed.conclude(outcome);
-            Err(failed)
-        }
+        Err(failed) => Err(conclude(routed, failed, &progress, false, status, "IO")),
     }
 }
 

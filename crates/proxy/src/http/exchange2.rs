@@ -23,7 +23,7 @@ use super::{
     deadline::{Progress, conclude, limited},
     edits::drop_known,
     exchange1::keep_body,
-    fate::{Fate, bad_body, break_off, broken, reset_error, time_out, upstream_reset},
+    fate::{self, Fate, bad_body, break_off, broken, reset_error, time_out, upstream_reset},
     held::Held,
     penalty,
     server1::{Facts, Failed, Next},
@@ -39,7 +39,7 @@ const GATHER: usize = 32 * 1024;
 pub(super) async fn from_http1(
     client: &mut Conn,
     head: &RequestHead,
-    facts: Facts,
+    facts: Facts<'_>,
     routed: &Routed,
     flight: &InFlight,
     mut send: SendRequest<Bytes>,
@@ -85,6 +85,7 @@ pub(super) async fn from_http1(
     let mut status = 0;
     let mut closes = true;
     let mut finished = false;
+    let mut broke = "RESET";
 
     let progress = Progress::default();
     let step = |cx: &mut Context<'_>| {
@@ -114,14 +115,14 @@ pub(super) async fn from_http1(
                 }
                 if !progress.answered.get() && matches!(client.poll_send(cx), Poll::Ready(Err(_))) {
                     sink.reset(h2::Reason::CANCEL);
-                    return Poll::Ready(Err(Failed::Abort));
+                    return Poll::Ready(Err(Failed::Gone));
                 }
                 match client.poll_fill(cx) {
                     Poll::Pending => break,
                     Poll::Ready(Ok(n)) if n > 0 => {}
                     Poll::Ready(_) => {
                         sink.reset(h2::Reason::CANCEL);
-                        return Poll::Ready(Err(Failed::Abort));
+                        return Poll::Ready(Err(Failed::Gone));
                     }
                 }
             }
@@ -131,7 +132,7 @@ pub(super) async fn from_http1(
                 Err(error) => {
                     sink.reset(h2::Reason::CANCEL);
                     return Poll::Ready(Err(match progress.answered.get() {
-                        true => Failed::Abort,
+                        true => Failed::Gone,
                         false => bad_body(error),
                     }));
                 }
@@ -153,7 +154,7 @@ pub(super) async fn from_http1(
             && let Poll::Ready(Err(_)) = client.poll_fill(cx)
         {
             sink.reset(h2::Reason::CANCEL);
-            return Poll::Ready(Err(Failed::Abort));
+            return Poll::Ready(Err(Failed::Gone));
         }
         loop {
             let Some(recv) = &mut incoming else {
@@ -162,6 +163,7 @@ pub(super) async fn from_http1(
                     Poll::Ready(Ok(answer)) => answer,
                     Poll::Ready(Err(error)) => {
                         let whole = bodiless || client.is_kept();
+                        broke = fate::label(&error);
                         let fate = Fate::of(&error, whole);
                         return Poll::Ready(Err(fate.failed(reset_error(&error))));
                     }
@@ -191,7 +193,7 @@ pub(super) async fn from_http1(
                 }
                 let how = OutboundResponse {
                     version: facts.version,
-                    keep_alive: facts.keep_alive,
+                    keep_alive: facts.keeps_alive(),
                     method: facts.method,
                     end_stream: recv.is_end_stream(),
                     closing: !requested,
@@ -217,6 +219,7 @@ pub(super) async fn from_http1(
                 ready!(poll_send(cx, client, &mut held))?;
             }
             let mut unseen = |error: &h2::Error| {
+                broke = fate::label(error);
                 let whole = bodiless || client.is_kept();
                 broken(reset_error(error), held.take_back(client), whole, true)
             };
@@ -266,9 +269,7 @@ pub(super) async fn from_http1(
         }
         Err(failed) => {
             let whole = bodiless || client.is_kept();
-            let (failed, outcome) = conclude(failed, &progress, whole, status, "RESET");
-            routed.conclude(outcome);
-            Err(failed)
+            Err(conclude(routed, failed, &progress, whole, status, broke))
         }
     }
 }
@@ -277,7 +278,7 @@ pub(super) async fn from_http1(
 fn poll_send(cx: &mut Context<'_>, client: &mut Conn, held: &mut Held) -> Poll<Result<(), Failed>> {
     let state = client.poll_send(cx);
     held.settle(client);
-    state.map_err(|_| Failed::Abort)
+    state.map_err(|_| Failed::Gone)
 }
 
 /// HTTP/2 to HTTP/2.
@@ -307,6 +308,7 @@ pub(super) async fn from_http2(
     let mut peeked: Option<(http::response::Parts, Source, bool)> = None;
     let mut status = 0;
     let mut grpc = None;
+    let mut broke = "RESET";
 
     let progress = Progress::default();
     let step = |cx: &mut Context<'_>| {
@@ -318,7 +320,7 @@ pub(super) async fn from_http2(
                 Poll::Ready(Ok(_)) => requested = true,
                 Poll::Ready(Err(Side::Source(_))) => {
                     upward.reset(h2::Reason::CANCEL);
-                    return Poll::Ready(Err(Failed::Abort));
+                    return Poll::Ready(Err(Failed::Gone));
                 }
                 // The answer says why.
                 Poll::Ready(Err(Side::Sink)) => requested = true,
@@ -329,7 +331,7 @@ pub(super) async fn from_http2(
             if let Some((recv, sink)) = &mut downward {
                 if sink.poll_reset(cx).is_ready() {
                     upward.reset(h2::Reason::CANCEL);
-                    return Poll::Ready(Err(Failed::Abort));
+                    return Poll::Ready(Err(Failed::Gone));
                 }
                 return match poll_frames(cx, recv, sink, Some(&routed.observed), |n| {
                     routed.response_frame(n);
@@ -340,24 +342,27 @@ pub(super) async fn from_http2(
                         grpc = grpc.or(trailers);
                         Poll::Ready(Ok(()))
                     }
-                    Poll::Ready(Err(side)) => {
-                        match side {
-                            Side::Source(error) => break_off(sink, &error, caller),
-                            Side::Sink => upward.reset(h2::Reason::CANCEL),
-                        }
+                    Poll::Ready(Err(Side::Source(error))) => {
+                        broke = fate::label(&error);
+                        break_off(sink, &error, caller);
                         Poll::Ready(Err(Failed::Abort))
+                    }
+                    Poll::Ready(Err(Side::Sink)) => {
+                        upward.reset(h2::Reason::CANCEL);
+                        Poll::Ready(Err(Failed::Gone))
                     }
                 };
             }
             if let Poll::Ready(Ok(_) | Err(_)) = caller.respond.poll_reset(cx) {
                 upward.reset(h2::Reason::CANCEL);
-                return Poll::Ready(Err(Failed::Abort));
+                return Poll::Ready(Err(Failed::Gone));
             }
             if peeked.is_none() {
                 let answer = match Pin::new(&mut response).poll(cx) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(answer)) => answer,
                     Poll::Ready(Err(error)) => {
+                        broke = fate::label(&error);
                         let failed = match Fate::of(&error, incoming.is_replayable()) {
                             Fate::Known => upstream_reset(&error, caller.respond),
                             fate => fate.failed(HttpError::io(error.to_string())),
@@ -420,7 +425,7 @@ pub(super) async fn from_http2(
                 Ok(stream) => downward = Some((recv, Sink::new(stream))),
                 Err(_) => {
                     upward.reset(h2::Reason::CANCEL);
-                    return Poll::Ready(Err(Failed::Abort));
+                    return Poll::Ready(Err(Failed::Gone));
                 }
             }
         }
@@ -437,9 +442,9 @@ pub(super) async fn from_http2(
                 time_out(sink, &expired.mid_stream(), caller);
             }
             let replayable = incoming.is_replayable();
-            let (failed, outcome) = conclude(failed, &progress, replayable, status, "RESET");
-            routed.conclude(outcome);
-            Err(failed)
+            Err(conclude(
+                routed, failed, &progress, replayable, status, broke,
+            ))
         }
     }
 }

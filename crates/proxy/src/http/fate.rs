@@ -43,6 +43,18 @@ impl Fate {
     }
 }
 
+/// The `error` label of an exchange that an HTTP/2 server broke.
+pub(super) fn label(error: &h2::Error) -> &'static str {
+    match error.reason() {
+        _ if error.is_go_away() => "GO_AWAY",
+        _ if error.is_io() => "IO",
+        Some(Reason::CANCEL) => "CANCEL",
+        Some(Reason::REFUSED_STREAM) => "REFUSED",
+        Some(Reason::ENHANCE_YOUR_CALM) => "ENHANCE_YOUR_CALM",
+        _ => "RESET",
+    }
+}
+
 /// What the end of an HTTP/1 connection without an answer means. `end` says whether a proxy has ended
 /// it in an orderly way, `safe` that the request is still whole and that nothing at all came back.
 pub(super) fn died(end: std::io::Result<bool>, safe: bool, sent: bool, reused: bool) -> Failed {
@@ -135,5 +147,23 @@ pub(super) fn time_out(sink: &mut Sink, error: &HttpError, caller: &Caller<'_>) 
 fn tell(sink: &mut Sink, error: &HttpError, caller: &Caller<'_>) {
     if sink.trailers(error.trailers(caller.informational)).is_err() {
         sink.reset(Reason::INTERNAL_ERROR);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_of_resets() {
+        for (reason, want) in [
+            (Reason::CANCEL, "CANCEL"),
+            (Reason::REFUSED_STREAM, "REFUSED"),
+            (Reason::ENHANCE_YOUR_CALM, "ENHANCE_YOUR_CALM"),
+            (Reason::INTERNAL_ERROR, "RESET"),
+            (Reason::PROTOCOL_ERROR, "RESET"),
+        ] {
+            assert_eq!(label(&reason.into()), want, "{reason:?}");
+        }
     }
 }

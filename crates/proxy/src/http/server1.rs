@@ -28,12 +28,21 @@ use crate::{
 
 /// What a client said about itself, kept after its head is gone.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts {
+pub(super) struct Facts<'a> {
     pub(super) version: Version,
-    pub(super) keep_alive: bool,
+    keep_alive: bool,
+    drain: &'a DrainSlot,
     pub(super) method: Method,
     /// An old or nameless client: its requests get connections of their own.
     pub(super) one_off: bool,
+}
+
+impl Facts<'_> {
+    /// Whether the connection stays; asked when an answer is written, since a drain may have begun
+    /// after its request came.
+    pub(super) fn keeps_alive(&self) -> bool {
+        self.keep_alive && !self.drain.is_draining()
+    }
 }
 
 /// How an exchange ended for the client.
@@ -69,8 +78,10 @@ pub(super) enum Failed {
     Retry(HttpError, Option<Outcome>),
     /// A limit has passed; becomes one of the others.
     Expired(Expired),
-    /// The client is gone, or the answer broke in the middle.
+    /// The answer broke in the middle.
     Abort,
+    /// The client is gone: nobody failed.
+    Gone,
 }
 
 /// Serves one client connection to its end.
@@ -195,7 +206,8 @@ async fn exchange<D: Direction>(
 ) -> Next {
     let facts = Facts {
         version: head.version(),
-        keep_alive: head.keep_alive() && !drain.is_draining(),
+        keep_alive: head.keep_alive(),
+        drain,
         method: head.method(),
         one_off: head.version() == Version::Http10 || !head.seen().contains(Name::Host),
     };
@@ -231,7 +243,7 @@ async fn exchange<D: Direction>(
         true => skip(client, head),
         false => false,
     };
-    let keep_alive = facts.keep_alive && skipped;
+    let keep_alive = facts.keeps_alive() && skipped;
     let head_only = facts.method == Method::Head;
     let informational = direction.informational();
     let (status, _) = error.statuses(false);
@@ -273,7 +285,7 @@ impl Failed {
             | Self::Unsent(error, _)
             | Self::Died { error, .. }
             | Self::Retry(error, _) => Some(error),
-            Self::Dropped(_) | Self::Expired(_) | Self::Abort => None,
+            Self::Dropped(_) | Self::Expired(_) | Self::Abort | Self::Gone => None,
         }
     }
 
@@ -283,7 +295,7 @@ impl Failed {
             | Self::Unsent(error, _)
             | Self::Died { error, .. }
             | Self::Retry(error, _) => Some(error),
-            Self::Dropped(_) | Self::Expired(_) | Self::Abort => None,
+            Self::Dropped(_) | Self::Expired(_) | Self::Abort | Self::Gone => None,
         }
     }
 }
@@ -292,7 +304,7 @@ impl Failed {
 async fn dispatch(
     client: &mut Conn,
     head: &RequestHead,
-    facts: Facts,
+    facts: Facts<'_>,
     routed: &Routed,
 ) -> Result<Next, Failed> {
     let tries = Tries::new(routed, facts.method);

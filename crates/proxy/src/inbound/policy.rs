@@ -113,6 +113,7 @@ impl Cache {
                 swept: worker.swept.clone(),
                 accrual: None,
                 penalty: None,
+                waiters: Rc::default(),
             };
             let endpoint = factory.make(addr, Arc::new(EndpointMeta::default()));
             (endpoint, Cell::new(Instant::now()))

@@ -39,6 +39,27 @@ impl Outcome {
         self.error.ends_with("_TIMEOUT")
     }
 
+    /// The client left before there was an answer: nothing to count a success or a failure by.
+    pub const UNANSWERED: Self = Self {
+        status: 0,
+        grpc: None,
+        failure: false,
+        error: "CANCEL",
+    };
+
+    /// The client left in the middle of the answer, which counts by what came of it.
+    pub fn cut_off(self) -> Self {
+        Self {
+            error: "CANCEL",
+            ..self
+        }
+    }
+
+    /// Whether there was an answer, or the lack of one is the server's fault.
+    pub fn is_telling(&self) -> bool {
+        self.status != 0 || self.failure
+    }
+
     /// A stream that broke.
     pub fn broken(status: u16, error: &'static str) -> Self {
         Self {
@@ -144,6 +165,9 @@ impl HttpMetrics {
 
     /// The response ended.
     pub fn response(&self, outcome: Outcome) {
+        if !outcome.is_telling() {
+            return;
+        }
         let mut responses = self.responses.borrow_mut();
         let counter = match responses.iter().position(|(o, _)| *o == outcome) {
             Some(at) => &responses[at].1,

@@ -278,6 +278,9 @@ impl Tapped {
                 grpc: Some(code), ..
             }) => Some(eos::End::GrpcStatusCode(code.into())),
             Some(Outcome { error: "", .. }) => None,
+            Some(Outcome {
+                error: "CANCEL", ..
+            }) => Some(eos::End::ResetErrorCode(h2::Reason::CANCEL.into())),
             Some(_) => Some(eos::End::ResetErrorCode(h2::Reason::INTERNAL_ERROR.into())),
         };
         for stream in std::mem::take(&mut self.streams) {

@@ -183,6 +183,7 @@ fn factory(worker: &Worker, protocol: &str, authority: Option<String>) -> Endpoi
         swept: worker.swept.clone(),
         accrual: None,
         penalty: None,
+        waiters: Rc::default(),
     }
 }
 
