@@ -407,11 +407,15 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
                 leave.drain().await;
                 // Who asks over the admin port has ended already, or says so.
                 if asked == Asked::Signal {
-                    let _ = tokio::time::timeout(grace, application.gone()).await;
+                    let wait = grace.mul_f64(APPLICATION_SHARE);
+                    let _ = tokio::time::timeout(wait, application.gone()).await;
                 }
-                let _ = signal
-                    .drain_within(grace.saturating_sub(start.elapsed()))
-                    .await;
+                let left = grace.saturating_sub(start.elapsed());
+                if tokio::time::timeout(left, signal.drain()).await.is_err() {
+                    tracing::warn!(
+                        "Graceful shutdown did not complete in {grace:?}, terminating now"
+                    );
+                }
                 drop(eager);
             }));
         })?;
@@ -489,6 +493,10 @@ enum Asked {
     /// Somebody in the pod.
     Endpoint,
 }
+
+/// The application may use up so much of the grace period; connections it has left behind still get
+/// an orderly end.
+const APPLICATION_SHARE: f64 = 0.9;
 
 async fn until_shutdown(mut asked: mpsc::Receiver<()>) -> Asked {
     let signals = linkerd_runtime::signal::shutdown();

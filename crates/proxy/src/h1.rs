@@ -82,9 +82,9 @@ impl Conn {
         }));
     }
 
-    /// Whether everything used up since [`Self::keep`] can be had back.
-    pub fn is_kept(&self) -> bool {
-        self.kept.is_some()
+    /// How many bytes have been used up since [`Self::keep`], if they can all be had back.
+    pub fn kept(&self) -> Option<usize> {
+        self.kept.as_ref().map(|kept| kept.bytes.len())
     }
 
     /// Gives up the copy.

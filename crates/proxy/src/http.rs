@@ -423,12 +423,20 @@ impl Routed {
         Deadlines::new(self.timeouts, headers, self.routed)
     }
 
-    /// Whether try number `n` is followed by another because of its answer; `whole` says that the
-    /// request has been sent and can be sent again.
-    fn wants_retry(&self, n: u32, whole: bool, status: u16, grpc: Option<u16>) -> bool {
+    /// Whether a retry policy may have the request sent again. `kept` is the size of its body, if that
+    /// is there as a whole: what is kept for other reasons may be more than the policy allows.
+    fn replays(&self, kept: Option<usize>) -> bool {
+        let limit = self.retry.as_ref().map(|retry| retry.max_request_bytes);
+        kept.is_some_and(|size| limit.is_none_or(|limit| size <= limit))
+    }
+
+    /// Whether try number `n` is followed by another because of its answer; `kept` is the size of its
+    /// body, if the request has been sent and can be sent again.
+    fn wants_retry(&self, n: u32, kept: Option<usize>, status: u16, grpc: Option<u16>) -> bool {
         let Some(retry) = self.retry.as_deref().filter(|r| r.wants(status, grpc)) else {
             return false;
         };
+        let whole = self.replays(kept);
         if let RetryOn::Class(_) = retry.on {
             return self.profile_retry(whole);
         }
@@ -453,10 +461,11 @@ impl Routed {
         allowed
     }
 
-    /// Whether the gRPC status of an answer decides about another try.
-    fn awaits_grpc_status(&self, n: u32) -> bool {
+    /// Whether the gRPC status of an answer decides about another try; `grpc` says whether the
+    /// request is a call.
+    fn awaits_grpc_status(&self, n: u32, grpc: bool) -> bool {
         self.retry.as_deref().is_some_and(|retry| {
-            n < u32::from(retry.max_retries) && matches!(retry.on, RetryOn::Grpc(_))
+            n < u32::from(retry.max_retries) && retry.on.asks_grpc_status(grpc)
         })
     }
 

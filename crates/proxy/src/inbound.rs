@@ -1,6 +1,7 @@
 //! Traffic to local applications: terminate mesh TLS where it is ours, read the transport header of
 //! direct connections, find out the protocol, apply the port's policy, and hand it to the application.
 
+mod decision;
 mod gateway;
 mod http;
 pub mod policy;
@@ -321,19 +322,15 @@ async fn carry_opaque(
         worker.registry.counter(family, &labels.finish()).inc();
     };
     let snapshot = policy.current();
-    let allowed = authorize(snapshot.authorizations.iter(), peer.addr.ip(), &peer.tls);
-    let Some(authorization) = allowed else {
-        tracing::info!(
-            server.group = snapshot.meta.group(),
-            server.kind = snapshot.meta.kind(),
-            server.name = snapshot.meta.name(),
-            client.ip = %peer.addr.ip(),
-            client.tls = ?peer.tls,
-            "Connection denied"
-        );
+    let Some(authorization) = snapshot.allows_bytes(peer.addr.ip(), &peer.tls) else {
+        decision::connection("Connection denied", &snapshot, None, &peer);
         count(Family::InboundTcpAuthzDenyTotal, None);
         return;
     };
+    if authorization.is_audit() {
+        let authz = Some(&*authorization.meta);
+        decision::connection("Request allowed", &snapshot, authz, &peer);
+    }
     count(Family::InboundTcpAuthzAllowTotal, Some(&authorization.meta));
     let endpoint = worker.inbound.application(worker, peer.target);
     let server = match server {
@@ -349,12 +346,14 @@ async fn carry_opaque(
         }
     };
     let revoked = policy.revoked(|policy| {
-        authorize(policy.authorizations.iter(), peer.addr.ip(), &peer.tls).is_none()
+        let allowed = policy.allows_bytes(peer.addr.ip(), &peer.tls);
+        allowed.is_none()
     });
     tokio::select! {
         () = tunnel::copy(conn, server) => {}
         () = revoked => {
-            tracing::info!(client.ip = %peer.addr.ip(), "Connection terminated due to policy change");
+            let message = "Connection terminated due to policy change";
+            decision::connection(message, &policy.current(), None, &peer);
             count(Family::InboundTcpAuthzTerminateTotal, None);
         }
     }

@@ -45,6 +45,8 @@ pub trait Head: matching::Request + Fields {
     fn target(&self) -> String;
     /// Its scheme.
     fn scheme(&self) -> &str;
+    /// Whether it is HTTP/2 and not HTTP/1 on its way between proxies.
+    fn is_http2(&self) -> bool;
 }
 
 /// Header lines of a message.
@@ -107,6 +109,12 @@ impl<T> Head for http::Request<T> {
         "HTTP/2.0"
     }
 
+    fn is_http2(&self) -> bool {
+        !self
+            .headers()
+            .contains_key(linkerd_api::headers::ORIG_PROTO)
+    }
+
     fn target(&self) -> String {
         self.uri().to_string()
     }
@@ -119,6 +127,10 @@ impl<T> Head for http::Request<T> {
 impl Head for linkerd_http1::RequestView<'_> {
     fn version(&self) -> &'static str {
         self.head().version().as_str()
+    }
+
+    fn is_http2(&self) -> bool {
+        false
     }
 
     fn target(&self) -> String {

@@ -19,10 +19,7 @@ use crate::{
     http::{Backend, server1, server2},
     io::Stream,
     metrics::{Family, Labels},
-    policy::{
-        client::{Protocol, Refusal, TcpRoute},
-        matching::HostMatch,
-    },
+    policy::client::{Protocol, Refusal, TcpRoute, TlsRoute},
     sniff::{self, Speaker},
     socket::Accepted,
     tunnel,
@@ -99,21 +96,15 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted) {
         Protocol::Tls(routes) => {
             let mut conn = conn;
             match sniff::tls(&mut conn, detect_timeout).await {
-                Ok(sniff::Tls::Hello(sni)) => {
-                    let best = routes
-                        .iter()
-                        .filter_map(|r| Some((HostMatch::best(&r.snis, sni.as_deref())?, r)))
-                        .max_by_key(|(rank, _)| *rank);
-                    match best {
-                        Some((_, route)) => {
-                            let named = worker.config.outbound.hostname_labels;
-                            let hostname = sni.filter(|_| named).unwrap_or_default();
-                            let kind = RouteKind::Tls(orig_dst, hostname);
-                            self::opaque(&worker, &policy, Some(&route.route), conn, kind).await;
-                        }
-                        None => tracing::debug!(%orig_dst, ?sni, "No TLS route"),
+                Ok(sniff::Tls::Hello(sni)) => match TlsRoute::find(routes, sni.as_deref()) {
+                    Some(route) => {
+                        let named = worker.config.outbound.hostname_labels;
+                        let hostname = sni.filter(|_| named).unwrap_or_default();
+                        let kind = RouteKind::Tls(orig_dst, hostname);
+                        self::opaque(&worker, &policy, Some(&route.route), conn, kind).await;
                     }
-                }
+                    None => tracing::debug!(%orig_dst, ?sni, "No TLS route"),
+                },
                 Ok(sniff::Tls::NotTls) => tracing::debug!(%orig_dst, "Could not find SNI"),
                 Err(error) => tracing::debug!(%orig_dst, %error, "SNI detection failed"),
             }
@@ -142,7 +133,7 @@ async fn serve_detected(
         // A silent client may be waiting for its server to speak: ask the server, too.
         let left = || limit.saturating_sub(began.elapsed());
         if conn.rbuf.is_empty()
-            && let Ok(dialled) = dial(worker, policy, route).await
+            && let Ok(dialled) = dial(worker, policy, route, "TCP").await
         {
             let (other, _) = server.insert(dialled);
             let first = sniff::first_speaker(&mut conn, other, left()).await;
@@ -209,7 +200,7 @@ pub(crate) async fn carry_named(
         tracing::debug!(target = %local.target(), "The service is not opaque");
         return Err("unexpected");
     };
-    let dialled = dial(worker, &policy, route.as_ref()).await;
+    let dialled = dial(worker, &policy, route.as_ref(), "TCP").await;
     let (server, _flight) = dialled.map_err(|error| {
         tracing::debug!(?error, "Gateway connection failed");
         error.cause()
@@ -225,9 +216,13 @@ async fn opaque(
     client: Conn,
     kind: RouteKind,
 ) {
+    let name = match kind {
+        RouteKind::Tcp(_) => "TCP",
+        RouteKind::Tls(..) => "TLS",
+    };
     let mut counted = RouteConnection::new(worker, policy, route, kind);
     counted.open();
-    match dial(worker, policy, route).await {
+    match dial(worker, policy, route, name).await {
         Ok((server, _flight)) => tunnel::copy(client, server).await,
         Err(error) => counted.failed(error),
     }
@@ -360,21 +355,18 @@ async fn dial(
     worker: &Rc<Worker>,
     policy: &Rc<LocalPolicy>,
     route: Option<&TcpRoute>,
+    kind: &'static str,
 ) -> Result<(Conn, InFlight), DialError> {
     let Some(route) = route else {
-        tracing::debug!("No TCP route");
+        tracing::debug!("No {kind} route");
         return Err(DialError::NoRoute);
     };
-    match &route.refusal {
-        None => {}
-        Some(Refusal::Forbidden) => {
-            tracing::info!(route = %route.meta, "forbidden TCP route");
-            return Err(DialError::Forbidden);
-        }
-        Some(Refusal::Invalid(message)) => {
-            tracing::info!(route = %route.meta, message, "invalid TCP backend");
-            return Err(DialError::InvalidBackend);
-        }
+    if let Some(refusal) = &route.refusal {
+        tracing::info!(route = %route.meta, "{}", refusal.text(kind));
+        return Err(match refusal {
+            Refusal::Forbidden => DialError::Forbidden,
+            Refusal::Invalid(_) => DialError::InvalidBackend,
+        });
     }
     let chosen = policy.choose(&route.backends, Instant::now());
     let backend = chosen.ok_or(DialError::NotReady)?;

@@ -6,18 +6,20 @@ mod harness;
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use harness::{Client, DEADLINE, Pair, Proxy, counts, get, http_echo};
+use harness::{Client, DEADLINE, Pair, Proxy, SERVICE, counts, get, http_echo};
 use linkerd_api::proto::{
+    destination::AuthorityOverride,
     http_route::{HttpRouteMatch, PathMatch, path_match},
     inbound::{HttpRoute, http_route::Rule, proxy_protocol::Kind},
 };
 use linkerd_proxy::socket::OrigDst;
 use linkerd_testkit::{
     control_plane::{ControlPlane, objects},
+    echo::{Behavior, Echo},
     wait_for,
 };
 
@@ -62,11 +64,24 @@ fn cluster_policies_let_the_cluster_in() {
     }
 }
 
+/// Nothing that could be HTTP or TLS.
+const BYTES: [u8; 16] = [0; 16];
+
 /// Keeps the lines that are logged at `info`.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Lines {
+    /// Those of this process, from now on.
+    fn kept() -> &'static Self {
+        static LINES: LazyLock<Lines> = LazyLock::new(|| {
+            let lines = Lines::default();
+            tracing::subscriber::set_global_default(lines.clone()).expect("the only one");
+            lines
+        });
+        &LINES
+    }
+
     fn any(&self, parts: &[&str]) -> bool {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().any(|l| parts.iter().all(|p| l.contains(p)))
@@ -108,8 +123,7 @@ impl tracing::Subscriber for Lines {
 
 #[test]
 fn audited_requests_pass_and_are_logged() {
-    let lines = Lines::default();
-    tracing::subscriber::set_global_default(lines.clone()).expect("the only one");
+    let lines = Lines::kept();
     let app = http_echo();
     let control = ControlPlane::start();
     let settings = [
@@ -125,8 +139,79 @@ fn audited_requests_pass_and_are_logged() {
         "message=Request allowed",
         "server.kind=\"default\"",
         "server.name=\"audit\"",
+        "route.kind=\"default\"",
+        "route.name=\"default\"",
+        "authz.kind=\"default\"",
         "authz.name=\"audit\"",
         "client.ip=127.0.0.2",
+    ]));
+    // Bytes are audited as well.
+    let app = Echo::tcp(([127, 0, 0, 1], 0), Behavior::default());
+    let proxy = in_front_of(&control, app.addr(), &settings);
+    let mut client = Client::connect_from([127, 0, 0, 3].into(), proxy.inbound);
+    assert_eq!(client.send(BYTES).exactly(16), BYTES);
+    assert!(lines.any(&[
+        "message=Request allowed",
+        "server.name=\"audit\"",
+        "authz.kind=\"default\"",
+        "authz.name=\"audit\"",
+        "client.ip=127.0.0.3",
+        "client.tls=Plain",
+    ]));
+}
+
+#[test]
+fn refusals_are_logged_with_the_names_of_the_policy() {
+    let lines = Lines::kept();
+    let app = Echo::tcp(([127, 0, 0, 1], 0), Behavior::default());
+    let control = ControlPlane::start();
+    let port = app.addr().port();
+    let server = |suffix| objects::inbound_detect(vec![objects::allow("who", suffix)]);
+    control.set_inbound(port, server(None));
+    let proxy = in_front_of(&control, app.addr(), &[]);
+    let from = [127, 0, 0, 4].into();
+    let mut client = Client::connect_from(from, proxy.inbound);
+    assert_eq!(client.send(BYTES).exactly(16), BYTES);
+    control.set_inbound(port, server(Some("example.com")));
+    assert!(client.rest().is_empty(), "the connection ends");
+    let mut client = Client::connect_from(from, proxy.inbound);
+    assert!(client.send(BYTES).rest().is_empty(), "nor is another");
+    for message in [
+        "message=Connection terminated due to policy change ",
+        "message=Connection denied ",
+    ] {
+        let parts = [
+            message,
+            "server.group=\"policy.linkerd.io\"",
+            "server.kind=\"server\"",
+            "server.name=\"web\"",
+            "client.ip=127.0.0.4",
+            "client.tls=Plain",
+        ];
+        wait_for(DEADLINE, message, || lines.any(&parts));
+    }
+    // A gateway decides for everything it carries.
+    let gateway = [
+        ("INBOUND_GATEWAY_SUFFIXES", "svc.cluster.local."),
+        ("INBOUND_DEFAULT_POLICY", "deny"),
+    ];
+    let app = http_echo();
+    let pair = Pair::with(app.addr(), &[], &gateway);
+    let port = pair.server.inbound.port();
+    let mut endpoint = objects::meshed(app.addr(), &pair.server.identity, port);
+    endpoint.authority_override = Some(AuthorityOverride {
+        authority_override: "target.ns.svc.cluster.local:80".into(),
+    });
+    pair.control.set_endpoints(SERVICE, [endpoint]);
+    assert_eq!(get(pair.client.outbound, "/", "web").status(), 403);
+    assert!(lines.any(&[
+        "message=Request denied",
+        "server.kind=\"default\"",
+        "server.name=\"deny\"",
+        "route.kind=\"default\"",
+        "route.name=\"default\"",
+        "client.ip=127.0.0.1",
+        "client.tls=Mesh",
     ]));
 }
 
@@ -198,6 +283,7 @@ fn requests_beyond_the_limit_of_the_process_are_shed() {
 
 #[test]
 fn a_shutdown_ends_with_its_grace_period() {
+    let lines = Lines::kept();
     let app = http_echo();
     let control = ControlPlane::start();
     let settings = [("SHUTDOWN_GRACE_PERIOD", "1s")];
@@ -213,4 +299,6 @@ fn a_shutdown_ends_with_its_grace_period() {
     let took = start.elapsed();
     assert!(took >= Duration::from_millis(900), "{took:?}");
     assert!(took < Duration::from_secs(20), "{took:?}");
+    // It names what was granted, not what was left of it.
+    assert!(lines.any(&["did not complete in 1s, terminating now"]));
 }

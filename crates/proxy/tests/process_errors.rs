@@ -20,7 +20,10 @@ use linkerd_api::proto::{
         DestinationProfile, PathMatch, RequestMatch, Route, WeightedAddr, request_match,
     },
     grpc_route::GrpcFailureInjector,
-    http_route::{HostMatch, HttpFailureInjector, RequestRedirect, Timeouts, host_match},
+    http_route::{
+        self, HostMatch, HttpFailureInjector, HttpRouteMatch, PathModifier, RequestRedirect,
+        Timeouts, host_match, path_modifier,
+    },
     inbound,
     opaque_route::{Forbidden, Invalid},
     outbound::{
@@ -382,6 +385,19 @@ fn outbound_rows(app: SocketAddr, peer: &str) -> Vec<Outbound> {
             }),
         ),
         row(
+            "bad redirect",
+            Box::new(|seat| {
+                let redirect = filter::Kind::Redirect(replacing_prefix());
+                let filters = vec![Filter {
+                    kind: Some(redirect),
+                }];
+                rule(seat, |rule| {
+                    rule.matches = vec![by_expression()];
+                    rule.filters = filters;
+                })
+            }),
+        ),
+        row(
             "injected HTTP failure",
             Box::new(|seat| {
                 let failure = HttpFailureInjector {
@@ -505,6 +521,26 @@ fn the_whole_outbound_table() {
     golden("outbound_errors.txt", &text);
 }
 
+/// Replaces a prefix, which needs a match by one.
+fn replacing_prefix() -> RequestRedirect {
+    RequestRedirect {
+        path: Some(PathModifier {
+            replace: Some(path_modifier::Replace::Prefix("/new".into())),
+        }),
+        ..RequestRedirect::default()
+    }
+}
+
+/// A match that takes every path, by an expression.
+fn by_expression() -> HttpRouteMatch {
+    HttpRouteMatch {
+        path: Some(http_route::PathMatch {
+            kind: Some(http_route::path_match::Kind::Regex("/.*".into())),
+        }),
+        ..HttpRouteMatch::default()
+    }
+}
+
 /// A port with detection and one route that is changed.
 fn inbound_route(change: impl FnOnce(&mut inbound::HttpRoute)) -> inbound::Server {
     let mut server = objects::inbound_detect(vec![objects::allow("all", None)]);
@@ -556,10 +592,31 @@ fn inbound_rows(apps: &[linkerd_testkit::echo::Echo]) -> Vec<Inbound> {
             kind: Some(inbound::http_route::filter::Kind::Redirect(redirect)),
         }];
     });
+    let astray = inbound_route(|route| {
+        route.rules[0].matches = vec![by_expression()];
+        route.rules[0].filters = vec![inbound::http_route::Filter {
+            kind: Some(inbound::http_route::filter::Kind::Redirect(
+                replacing_prefix(),
+            )),
+        }];
+    });
+    // As configured, where Linkerd's proxy makes it an unexpected error.
+    let injected = inbound_route(|route| {
+        let failure = HttpFailureInjector {
+            status: 418,
+            message: "tea".into(),
+            ratio: None,
+        };
+        route.rules[0].filters = vec![inbound::http_route::Filter {
+            kind: Some(inbound::http_route::filter::Kind::FailureInjector(failure)),
+        }];
+    });
     vec![
         ("no route", ALL, apps[0].addr(), elsewhere),
         ("unauthorized", ALL, apps[1].addr(), nobody),
+        ("bad redirect", ALL, apps[5].addr(), astray),
         ("redirect", ALL, apps[2].addr(), moved),
+        ("injected HTTP failure", ALL, apps[6].addr(), injected),
         ("invalid policy", ALL, apps[3].addr(), invalid),
         ("rate limit", ALL, apps[4].addr(), limited),
         ("HTTP/2 error", VERSION_2, resetting(), open()),
@@ -572,7 +629,7 @@ fn inbound_rows(apps: &[linkerd_testkit::echo::Echo]) -> Vec<Inbound> {
 /// The client has no identity, so nobody tells it what went wrong.
 #[test]
 fn the_whole_inbound_table() {
-    let apps: Vec<_> = (0..5).map(|_| http_echo()).collect();
+    let apps: Vec<_> = (0..7).map(|_| http_echo()).collect();
     let control = ControlPlane::start();
     let rows = inbound_rows(&apps);
     for (_, _, app, server) in &rows {

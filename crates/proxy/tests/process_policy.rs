@@ -9,16 +9,20 @@ use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, SERVICE, counts, get, h
 use linkerd_api::proto::{
     destination::AuthorityOverride,
     http_route::{
-        HttpRouteMatch, PathMatch, PathModifier, RequestHeaderModifier, RequestRedirect,
-        path_match, path_modifier,
+        HeaderMatch, HttpRouteMatch, PathMatch, PathModifier, RequestHeaderModifier,
+        RequestRedirect, header_match, path_match, path_modifier,
     },
     http_types::{Headers, headers::Header},
-    outbound::http_route::{Filter, filter},
+    outbound::{
+        self, OutboundPolicy,
+        http_route::{Filter, filter},
+        proxy_protocol,
+    },
 };
 use linkerd_proxy::socket::OrigDst;
 use linkerd_testkit::{
     control_plane::{ControlPlane, objects},
-    echo::{Answer, Echo},
+    echo::{Answer, Behavior, Echo},
     wait_for,
 };
 
@@ -285,6 +289,98 @@ fn a_policy_change_holds_for_the_next_request() {
         client.get("/", "web").status() == 200
     });
     assert_eq!(get(proxy.inbound, "/", "web").status(), 200, "loopback");
+}
+
+/// A client's proxy that carries bytes says so, and a server that speaks HTTP has no use for them.
+#[test]
+fn bytes_do_not_pass_a_server_that_speaks_http() {
+    use linkerd_api::proto::inbound::proxy_protocol::{Http1, Kind};
+    let app = Echo::tcp(([127, 0, 0, 1], 0), Behavior::default());
+    let pair = Pair::new(app.addr());
+    let routes = proxy_protocol::Opaque {
+        routes: vec![objects::opaque_route(objects::balancer(SERVICE))],
+    };
+    let policy = OutboundPolicy {
+        metadata: Some(objects::resource("Service", "ns", "web")),
+        protocol: Some(outbound::ProxyProtocol {
+            kind: Some(proxy_protocol::Kind::Opaque(routes)),
+        }),
+    };
+    pair.control.set_outbound(CLUSTER_IP, policy);
+    let bytes = [7; 16];
+    let mut open = Client::connect(pair.client.outbound);
+    assert_eq!(open.send(bytes).exactly(16), bytes);
+    let mut http = server(true);
+    if let Some(protocol) = &mut http.protocol {
+        protocol.kind = Some(Kind::Http1(Http1::default()));
+    }
+    pair.control.set_inbound(app.addr().port(), http);
+    assert!(open.rest().is_empty(), "the connection ends");
+    counts(&pair.server, "inbound_tcp_authz_terminate_total", &[], 1.0);
+    let mut other = Client::connect(pair.client.outbound);
+    assert!(other.send(bytes).closed(), "and another is refused");
+    counts(&pair.server, "inbound_tcp_authz_deny_total", &[], 1.0);
+}
+
+#[test]
+fn routes_see_the_client_that_was_verified() {
+    use linkerd_api::proto::inbound::{HttpRoute, http_route, proxy_protocol::Kind};
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    let filter = RequestHeaderModifier {
+        set: Some(Headers {
+            headers: vec![Header {
+                name: "x-route".into(),
+                value: b"verified".to_vec(),
+            }],
+        }),
+        remove: vec!["l5d-client-id".into()],
+        ..RequestHeaderModifier::default()
+    };
+    let verified = http_route::Rule {
+        matches: vec![HttpRouteMatch {
+            headers: vec![HeaderMatch {
+                name: "l5d-client-id".into(),
+                value: Some(header_match::Value::Exact(
+                    pair.client.identity.clone().into_bytes(),
+                )),
+            }],
+            ..HttpRouteMatch::default()
+        }],
+        filters: vec![http_route::Filter {
+            kind: Some(http_route::filter::Kind::RequestHeaderModifier(filter)),
+        }],
+    };
+    let mut policy = server(true);
+    if let Some(Kind::Detect(detect)) = policy.protocol.as_mut().and_then(|p| p.kind.as_mut()) {
+        detect.http_routes = vec![HttpRoute {
+            metadata: Some(objects::default_meta("routes")),
+            rules: vec![verified, http_route::Rule::default()],
+            ..HttpRoute::default()
+        }];
+    }
+    pair.control.set_inbound(app.addr().port(), policy);
+    wait_for(DEADLINE, "the route of the client", || {
+        assert_eq!(get(pair.client.outbound, "/", "web").status(), 200);
+        let seen = app.requests().pop().expect("a request");
+        seen.header("x-route") == Some("verified")
+    });
+    let seen = app.requests().pop().expect("a request");
+    assert_eq!(seen.header("l5d-client-id"), None, "the filter removes it");
+    // Without TLS anybody can say anything.
+    let bare = plain_server(&pair.control, app.addr());
+    let claim = format!(
+        "GET / HTTP/1.1\r\nhost: web\r\nl5d-client-id: {}\r\n\r\n",
+        pair.client.identity
+    );
+    let mut client = Client::connect(bare.inbound);
+    wait_for(DEADLINE, "the policy of the port", || {
+        assert_eq!(client.send(&claim).answer().status(), 200);
+        bare.metric("request_total", &["route_name=\"routes\""]) > 0.5
+    });
+    let seen = app.requests().pop().expect("a request");
+    assert_eq!(seen.header("x-route"), None);
+    assert_eq!(seen.header("l5d-client-id"), None);
 }
 
 #[test]

@@ -2,9 +2,12 @@
 
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/http2.rs"]
+mod http2;
 
 use std::{
     collections::HashMap,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -12,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, SERVICE, counts, http_echo};
+use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, SERVICE, block_on, counts, http_echo};
 use linkerd_api::proto::destination::{
     DestinationProfile, HttpStatusRange, PathMatch, RequestMatch, ResponseClass, ResponseMatch,
     RetryBudget, Route, WeightedDst, request_match, response_match,
@@ -158,6 +161,53 @@ fn failures_are_retried_within_the_budget() {
     assert!((metric("route_request_total") - 1.0).abs() < 0.1);
     assert!((metric("route_actual_request_total") - 6.0).abs() < 0.1);
     assert!((metric("route_retryable_total") - 5.0).abs() < 0.1);
+}
+
+/// An HTTP/2 application whose calls fail so often, with the status in trailers behind the head.
+fn flaky_calls(failures: usize) -> (SocketAddr, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let seen = count.clone();
+    let app = harness::raw_app(move |io| {
+        block_on(async {
+            io.set_nonblocking(true).expect("an option");
+            let io = tokio::net::TcpStream::from_std(io).expect("the runtime takes it");
+            let mut connection = h2::server::handshake(io).await.expect("handshakes");
+            while let Some(Ok((_, mut respond))) = connection.accept().await {
+                let fails = seen.fetch_add(1, Ordering::SeqCst) < failures;
+                let head = http::Response::builder().header("content-type", "application/grpc");
+                let head = head.body(()).expect("valid");
+                let mut stream = respond.send_response(head, false).expect("sends");
+                let code = if fails { "14" } else { "0" };
+                let trailers = [("grpc-status", code)].map(|(name, value)| {
+                    let name = http::HeaderName::from_static(name);
+                    (name, http::HeaderValue::from_static(value))
+                });
+                let trailers = http::HeaderMap::from_iter(trailers);
+                stream.send_trailers(trailers).expect("sends");
+            }
+        });
+    });
+    (app, count)
+}
+
+#[test]
+fn calls_that_fail_in_trailers_are_retried() {
+    let (app, count) = flaky_calls(2);
+    let pair = Pair::prepared(app, |control| {
+        let profile = profile(vec![retryable()], budget(0.0, 1));
+        control.set_profile(CLUSTER_IP, profile);
+    });
+    let got = block_on(async {
+        let mut send = http2::connect(pair.client.outbound).await;
+        let call = http::Request::post("http://web/ns.Service/Method")
+            .header("content-type", "application/grpc")
+            .body(())
+            .expect("valid");
+        http2::call(&mut send, call, &[]).await.expect("answered")
+    });
+    let trailers = got.trailers.expect("trailers");
+    assert_eq!(trailers["grpc-status"], "0");
+    assert_eq!(count.load(Ordering::SeqCst), 3);
 }
 
 #[test]

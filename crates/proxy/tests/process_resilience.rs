@@ -117,6 +117,54 @@ fn failed_answers_are_tried_again() {
 }
 
 #[test]
+fn bodies_beyond_the_limit_of_the_rule_are_not_sent_again() {
+    for (limit, size, tries) in [
+        (1024, 1024, 2),
+        (1024, 1025, 1),
+        (0, 64 * 1024, 2),
+        (0, 64 * 1024 + 1, 1),
+    ] {
+        let (app, count) = flaky(usize::MAX);
+        let pair = Pair::new(app.addr());
+        let on = retry::conditions::StatusRange {
+            start: 503,
+            end: 503,
+        };
+        let policy = rule(|rule| {
+            rule.retry = Some(Retry {
+                max_retries: 1,
+                max_request_bytes: limit,
+                conditions: Some(retry::Conditions {
+                    status_ranges: vec![on],
+                }),
+                ..Retry::default()
+            });
+        });
+        pair.control.set_outbound(CLUSTER_IP, policy);
+        let mut client = Client::connect(pair.client.outbound);
+        let body = vec![b'x'; size];
+        let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {size}\r\n\r\n");
+        assert_eq!(client.send(head).send(&body).answer().status(), 503);
+        assert_eq!(
+            count.load(Ordering::SeqCst),
+            tries,
+            "HTTP/1: {size} of {limit}"
+        );
+        harness::block_on(async {
+            let mut send = http2::connect(pair.client.outbound).await;
+            let request = http::Request::post("http://web/").body(()).expect("valid");
+            let got = http2::call(&mut send, request, &[body.into()]).await;
+            assert_eq!(got.expect("answered").head.status(), 503);
+        });
+        let all = count.load(Ordering::SeqCst);
+        assert_eq!(all, 2 * tries, "HTTP/2: {size} of {limit}");
+        let overflow = if tries == 1 { 2.0 } else { 0.0 };
+        let family = "outbound_http_route_retry_overflow_total";
+        counts(&pair.client, family, &[], overflow);
+    }
+}
+
+#[test]
 fn requests_may_ask_for_limits_where_allowed() {
     let app = http_echo();
     let pair = Pair::new(app.addr());
@@ -192,7 +240,7 @@ fn breaking(
         policy.protocol.as_mut().and_then(|p| p.kind.as_mut())
         && let (Some(http1), Some(http2)) = (detect.http1.as_mut(), detect.http2.as_mut())
     {
-        http1.failure_accrual = Some(accrual.clone());
+        http1.failure_accrual = Some(accrual);
         http2.failure_accrual = Some(accrual);
     }
     policy
@@ -400,17 +448,17 @@ fn when_one_has_waited_in_vain_all_that_wait_fail() {
         (answer.status(), error, start.elapsed())
     };
     let fail_fast = Some("service in fail-fast".to_owned());
+    let start = Instant::now();
     let first = std::thread::spawn(ask);
     wait_for(DEADLINE, "the first waits", || {
         pair.client
             .metric("outbound_http_balancer_queue_length", &[])
             > 0.5
     });
-    let late = std::thread::spawn(move || {
-        // Half of the time that the first one has.
-        std::thread::sleep(Duration::from_secs(3));
-        ask()
+    wait_for(DEADLINE, "half of its time has passed", || {
+        start.elapsed() >= Duration::from_secs(3)
     });
+    let late = std::thread::spawn(ask);
     let (status, error, waited) = first.join().expect("answered");
     assert_eq!((status, error), (504, fail_fast.clone()));
     assert!(waited >= Duration::from_secs(6), "{waited:?}");
@@ -446,9 +494,13 @@ fn rate_limits() {
     }
     pair.control.set_inbound(app.addr().port(), server);
     let mut client = Client::connect(pair.client.outbound);
+    let mut asked = 0.0;
     wait_for(DEADLINE, "a refusal", || {
+        asked += 1.0;
         client.get("/", "a").status() == 429
     });
+    // Allowed is what policy allows, also what a limit then refuses.
+    counts(&pair.server, "inbound_http_authz_allow_total", &[], asked);
     let refused = pair.server.metric(
         "inbound_http_local_ratelimit_total",
         &["ratelimit_name=\"limit\"", "ratelimit_scope=\"total\""],

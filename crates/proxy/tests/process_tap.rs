@@ -22,6 +22,9 @@ use linkerd_proxy::{
 use linkerd_testkit::{ca::identity, control_plane::ControlPlane};
 use tonic::Code;
 
+/// How a whole answer ends.
+const WHOLE: Option<Eos> = Some(Eos { end: None });
+
 fn tap_id() -> String {
     identity("tap", "ns")
 }
@@ -140,8 +143,9 @@ fn inbound_requests_are_shown_to_the_tap_service() {
         .iter()
         .map(|h| h.name.as_str())
         .collect();
-    assert_eq!(names[..4], [":method", ":scheme", ":authority", ":path"]);
     assert!(names.contains(&"x-mine"), "{names:?}");
+    let pseudo = names.iter().any(|name| name.starts_with(':'));
+    assert!(!pseudo, "only HTTP/2 has them: {names:?}");
     let tap_event::http::Event::ResponseInit(answer) = http(&events[1]) else {
         panic!("{:?}", events[1]);
     };
@@ -150,8 +154,45 @@ fn inbound_requests_are_shown_to_the_tap_service() {
     let tap_event::http::Event::ResponseEnd(end) = http(&events[2]) else {
         panic!("{:?}", events[2]);
     };
-    assert_eq!((end.response_bytes, &end.eos), (7, &None));
+    assert_eq!((end.response_bytes, end.eos), (7, WHOLE));
     assert!(end.since_request_init.is_some() && end.since_response_init.is_some());
+}
+
+#[test]
+fn http2_requests_are_shown_with_their_pseudo_headers() {
+    let app = http_echo();
+    let pair = with_tap(app.addr());
+    let tap = somebody(&pair.control, "tap");
+    let outbound = pair.client.outbound;
+    for proxy in [&pair.client, &pair.server] {
+        let mut client = connect(proxy, Some(&tap));
+        let events = observe(&mut client, everything(1, true), move || {
+            assert_eq!(harness::http2_get(outbound, "http://web/a?b=c"), 200);
+        });
+        let tap_event::http::Event::RequestInit(init) = http(&events[0]) else {
+            panic!("{:?}", events[0]);
+        };
+        let headers = &init.headers.as_ref().expect("headers").headers;
+        let first: Vec<_> = headers[..4]
+            .iter()
+            .map(|h| (h.name.as_str(), String::from_utf8_lossy(&h.value)))
+            .collect();
+        let want = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "web"),
+            (":path", "/a?b=c"),
+        ];
+        assert_eq!(first, want.map(|(name, value)| (name, value.into())));
+        let tap_event::http::Event::ResponseInit(answer) = http(&events[1]) else {
+            panic!("{:?}", events[1]);
+        };
+        let headers = &answer.headers.as_ref().expect("headers").headers;
+        assert_eq!(
+            (&*headers[0].name, &*headers[0].value),
+            (":status", &b"200"[..])
+        );
+    }
 }
 
 #[test]
@@ -302,6 +343,6 @@ fn requests_that_reach_no_application_are_shown() {
         let tap_event::http::Event::ResponseEnd(end) = http(&events[2]) else {
             panic!("{:?}", events[2]);
         };
-        assert_eq!(end.eos, None, "the answer was whole");
+        assert_eq!(end.eos, WHOLE, "the answer was whole");
     }
 }

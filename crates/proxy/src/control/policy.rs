@@ -461,7 +461,10 @@ fn http_retry(r: outbound::http_route::Retry) -> Result<Retry> {
         max_request_bytes: replay_limit(r.max_request_bytes),
         timeout: r.timeout.map(duration).transpose()?,
         backoff: r.backoff.map(backoff).transpose()?,
-        on: RetryOn::Status(statuses),
+        on: RetryOn::Listed {
+            statuses,
+            codes: Vec::new(),
+        },
     })
 }
 
@@ -479,13 +482,14 @@ fn grpc_retry(r: outbound::grpc_route::Retry) -> Result<Retry> {
         max_request_bytes: replay_limit(r.max_request_bytes),
         timeout: r.timeout.map(duration).transpose()?,
         backoff: r.backoff.map(backoff).transpose()?,
-        on: RetryOn::Grpc(
-            codes
+        on: RetryOn::Listed {
+            statuses: Vec::new(),
+            codes: codes
                 .iter()
                 .filter(|(on, _)| *on)
                 .map(|(_, c)| *c)
                 .collect(),
-        ),
+        },
     })
 }
 

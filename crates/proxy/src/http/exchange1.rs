@@ -108,7 +108,7 @@ pub(super) async fn from_http1(
                         PipeError::Body(BodyError::Incomplete) => cut_short(),
                         PipeError::Body(error) => HttpError::io(error.to_string()),
                     };
-                    let whole = total.is_some() || client.is_kept();
+                    let whole = total.is_some() || client.kept().is_some();
                     broken(error, held.take_back(client), whole, reused)
                 });
             }
@@ -128,7 +128,7 @@ pub(super) async fn from_http1(
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(n)) if n > 0 => continue,
                     Poll::Ready(result) => {
-                        let whole = total.is_some() || client.is_kept();
+                        let whole = total.is_some() || client.kept().is_some();
                         let silent = server.rbuf.is_empty() && !spoke;
                         let orderly = !server.is_truncated() && endpoint.ends_orderly();
                         return Poll::Ready(Err(died(
@@ -150,8 +150,10 @@ pub(super) async fn from_http1(
                     let after = response.view(&server.rbuf).get_named("retry-after");
                     penalty::judge(status, None, after, None, SystemTime::now())
                 });
-                let whole = total.is_some() || client.is_kept();
-                if routed.wants_retry(tries.by_policy(), whole && requested, status, None) {
+                let kept = kept_body(client, head, total);
+                let whole = kept.is_some();
+                let sent = kept.filter(|_| requested);
+                if routed.wants_retry(tries.by_policy(), sent, status, None) {
                     let outcome = routed.classify(status, None);
                     let error = HttpError::unexpected();
                     return Poll::Ready(Err(Failed::Retry(error, Some(outcome))));
@@ -234,8 +236,8 @@ pub(super) async fn from_http1(
             }
         }
         Err(failed) => {
-            let whole = total.is_some() || client.is_kept();
-            Err(conclude(routed, failed, &progress, whole, status, "IO"))
+            let again = routed.replays(kept_body(client, head, total));
+            Err(conclude(routed, failed, &progress, again, status, "IO"))
         }
     }
 }
@@ -250,6 +252,13 @@ pub(super) fn keep_body(client: &mut Conn, head: &RequestHead, routed: &Routed) 
     if limit > 0 && small {
         client.keep(limit + head.len());
     }
+}
+
+/// The size of a request's body, if it can be sent again. `total` is that of a request that stays with
+/// its client.
+pub(super) fn kept_body(client: &Conn, head: &RequestHead, total: Option<usize>) -> Option<usize> {
+    let all = total.or_else(|| client.kept());
+    all.map(|n| n.saturating_sub(head.len()))
 }
 
 /// Queues the edited head, and the body behind it when all of it is here already. Gives the bytes of

@@ -22,7 +22,7 @@ use super::{
     authority,
     deadline::{Progress, conclude, limited},
     edits::drop_known,
-    exchange1::keep_body,
+    exchange1::{keep_body, kept_body},
     fate::{self, Fate, bad_body, break_off, broken, reset_error, time_out, upstream_reset},
     held::Held,
     penalty,
@@ -71,7 +71,8 @@ pub(super) async fn from_http1(
         .send_request(request, bodiless)
         .map_err(|error| Failed::Unsent(reset_error(&error), Why::Refused))?;
     // A request without a body stays with the client for another try.
-    let mut held = Held::new(if bodiless { head.len() } else { 0 });
+    let whole_head = bodiless.then(|| head.len());
+    let mut held = Held::new(whole_head.unwrap_or(0));
     let mut waits = head.expects_continue();
     if !bodiless {
         keep_body(client, head, routed);
@@ -162,7 +163,7 @@ pub(super) async fn from_http1(
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(answer)) => answer,
                     Poll::Ready(Err(error)) => {
-                        let whole = bodiless || client.is_kept();
+                        let whole = bodiless || client.kept().is_some();
                         broke = fate::label(&error);
                         let fate = Fate::of(&error, whole);
                         return Poll::Ready(Err(fate.failed(reset_error(&error))));
@@ -172,8 +173,10 @@ pub(super) async fn from_http1(
                 routed.answered(flight, status, Instant::now(), || {
                     judge(status, None, answer.headers())
                 });
-                let whole = bodiless || client.is_kept();
-                if routed.wants_retry(tries.by_policy(), whole && requested, status, None) {
+                let kept = kept_body(client, head, whole_head);
+                let whole = kept.is_some();
+                let sent = kept.filter(|_| requested);
+                if routed.wants_retry(tries.by_policy(), sent, status, None) {
                     let outcome = routed.classify(status, None);
                     let error = HttpError::unexpected();
                     return Poll::Ready(Err(Failed::Retry(error, Some(outcome))));
@@ -220,7 +223,7 @@ pub(super) async fn from_http1(
             }
             let mut unseen = |error: &h2::Error| {
                 broke = fate::label(error);
-                let whole = bodiless || client.is_kept();
+                let whole = bodiless || client.kept().is_some();
                 broken(reset_error(error), held.take_back(client), whole, true)
             };
             match recv.poll_data(cx) {
@@ -268,8 +271,8 @@ pub(super) async fn from_http1(
             }
         }
         Err(failed) => {
-            let whole = bodiless || client.is_kept();
-            Err(conclude(routed, failed, &progress, whole, status, broke))
+            let again = routed.replays(kept_body(client, head, whole_head));
+            Err(conclude(routed, failed, &progress, again, status, broke))
         }
     }
 }
@@ -378,7 +381,7 @@ pub(super) async fn from_http2(
                 });
                 let peeks = grpc.is_none()
                     && !recv.is_end_stream()
-                    && routed.awaits_grpc_status(tries.by_policy());
+                    && routed.awaits_grpc_status(tries.by_policy(), caller.grpc);
                 let limit = if peeks { usize::MAX } else { 0 };
                 peeked = Some((parts, Source::new(recv, limit), peeks));
             }
@@ -396,7 +399,8 @@ pub(super) async fn from_http2(
             }
             let mut parts = parts;
             let whole = incoming.is_replayable();
-            if routed.wants_retry(tries.by_policy(), whole && requested, status, grpc) {
+            let sent = incoming.kept().filter(|_| requested);
+            if routed.wants_retry(tries.by_policy(), sent, status, grpc) {
                 let outcome = routed.classify(status, grpc);
                 let error = HttpError::unexpected();
                 return Poll::Ready(Err(Failed::Retry(error, Some(outcome))));
@@ -441,10 +445,8 @@ pub(super) async fn from_http2(
             if let (Failed::Expired(expired), Some((_, sink))) = (&failed, &mut downward) {
                 time_out(sink, &expired.mid_stream(), caller);
             }
-            let replayable = incoming.is_replayable();
-            Err(conclude(
-                routed, failed, &progress, replayable, status, broke,
-            ))
+            let again = routed.replays(incoming.kept());
+            Err(conclude(routed, failed, &progress, again, status, broke))
         }
     }
 }

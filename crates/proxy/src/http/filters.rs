@@ -3,14 +3,18 @@
 use super::edits::{Edits, Lines};
 use crate::{
     errors::{Class, HttpError},
-    policy::{filter::Filter, matching::Request},
+    policy::{
+        filter::Filter,
+        matching::{self, Request, RuleMatch},
+    },
 };
 
-/// Collects header changes; redirects and injected failures end the request.
+/// Collects header changes; redirects and injected failures end the request. `matches` are those of
+/// the rule it takes.
 pub(crate) fn apply<R: Request>(
     filters: &[Filter],
     request: &R,
-    matched_prefix: impl Fn(&R) -> usize,
+    matches: &[RuleMatch],
     edits: &mut Edits,
 ) -> Result<(), HttpError> {
     for filter in filters {
@@ -22,8 +26,12 @@ pub(crate) fn apply<R: Request>(
                     Some(query) => format!("{}?{query}", request.path()),
                     None => request.path().to_owned(),
                 };
-                let found =
-                    redirect.location("http", request.authority(), &path, matched_prefix(request));
+                let prefix = matching::matched_prefix(matches, request);
+                let found = redirect.location("http", request.authority(), &path, prefix);
+                let found = found.map_err(|error| {
+                    tracing::debug!(%error, "Invalid redirect");
+                    HttpError::unexpected()
+                })?;
                 if let Some((status, location)) = found {
                     return Err(HttpError::redirected(status, location));
                 }

@@ -105,7 +105,7 @@ impl Sink {
 pub(super) struct Source {
     live: RecvStream,
     kept: VecDeque<Bytes>,
-    /// Bytes kept, with something for each piece.
+    /// Bytes kept.
     size: usize,
     limit: usize,
     /// Next of `kept` to give.
@@ -144,6 +144,11 @@ impl Source {
         !self.lost
     }
 
+    /// The bytes of the body so far, if the request can be sent again as a whole.
+    pub(super) fn kept(&self) -> Option<usize> {
+        (!self.lost).then_some(self.size)
+    }
+
     /// Starts again from what was kept.
     pub(super) fn rewind(&mut self) {
         self.at = 0;
@@ -165,8 +170,9 @@ impl Source {
         if self.lost {
             return;
         }
-        self.size += data.len() + PIECE;
-        if self.size > self.limit {
+        self.size += data.len();
+        let pieces = (self.kept.len() + 1) * PIECE;
+        if self.size.max(pieces) > self.limit {
             self.lost = true;
             self.kept = VecDeque::new();
             self.at = 0;

@@ -12,7 +12,7 @@ use std::{
 use http::{HeaderName, HeaderValue, header::FORWARDED};
 use linkerd_core::identity::Id;
 
-use super::{Client, policy::PortPolicy};
+use super::{Client, decision, policy::PortPolicy};
 use crate::{
     control::Target,
     errors::{Class, HttpError},
@@ -77,13 +77,16 @@ async fn opaque(
         .client_tls(&peer.tls)
         .server(&snapshot.meta, peer.target.port());
     let count = |family, labels: Labels| worker.registry.counter(family, &labels.finish()).inc();
-    let allowed = authorize(snapshot.authorizations.iter(), peer.addr.ip(), &peer.tls);
-    let Some(authorization) = allowed else {
-        tracing::info!(client.ip = %peer.addr.ip(), "Connection denied");
+    let Some(authorization) = snapshot.allows_bytes(peer.addr.ip(), &peer.tls) else {
+        decision::connection("Connection denied", &snapshot, None, peer);
         count(Family::InboundTcpAuthzDenyTotal, labels);
         return Ok(());
     };
-    let labels = labels.resource("authz", &authorization.meta);
+    let authz = &authorization.meta;
+    if authorization.is_audit() {
+        decision::connection("Request allowed", &snapshot, Some(authz), peer);
+    }
+    let labels = labels.resource("authz", authz);
     count(Family::InboundTcpAuthzAllowTotal, labels);
     if is_ours(worker, peer.tls.id()) {
         tracing::info!(%target, "gateway loop detected");
@@ -126,14 +129,18 @@ impl GatewayHttp {
         }
     }
 
-    /// A gateway's requests have one route: to whatever they name.
     fn labels(&self, policy: &ServerPolicy) -> Labels {
         let addr = self.peer.target;
         Labels::default()
             .target(addr)
             .client_tls(&self.peer.tls)
             .server(&policy.meta, addr.port())
-            .resource("route", &Meta::Default("default".into()))
+            .resource("route", &self.route())
+    }
+
+    /// A gateway's requests have one route: to whatever they name.
+    fn route(&self) -> Meta {
+        Meta::Default("default".into())
     }
 
     /// Under one policy, one client is always let in by the same authorization.
@@ -160,7 +167,7 @@ impl Direction for GatewayHttp {
         let client = self.peer.addr.ip();
         let allowed = authorize(policy.authorizations.iter(), client, &self.peer.tls);
         let Some(authorization) = allowed else {
-            tracing::info!(client.ip = %client, "Request denied");
+            decision::request("Request denied", &policy, &self.route(), None, &self.peer);
             let labels = self.labels(&policy).finish();
             let registry = &self.worker.registry;
             registry
@@ -168,6 +175,10 @@ impl Direction for GatewayHttp {
                 .inc();
             return Err(HttpError::unauthorized());
         };
+        if authorization.is_audit() {
+            let authz = Some(&*authorization.meta);
+            decision::request("Request allowed", &policy, &self.route(), authz, &self.peer);
+        }
         self.count_allowed(&policy, &authorization.meta);
         let ours = &self.worker.store.local().id;
         let seen = request.any_header(&BY, &mut |value| passed_by(value, ours.as_str()));

@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue};
 use linkerd_http1::{Name, NameSet};
 
 use super::{
-    Client,
+    Client, decision,
     policy::PortPolicy,
     profile::{self, LocalProfile},
     rate::Exceeded,
@@ -229,6 +229,37 @@ impl InboundHttp {
     }
 }
 
+/// A request as routes see it: who its client is, we say.
+struct Known<'a, R> {
+    request: &'a R,
+    client: Option<&'a HeaderValue>,
+}
+
+impl<R: matching::Request> matching::Request for Known<'_, R> {
+    fn method(&self) -> &str {
+        self.request.method()
+    }
+
+    fn authority(&self) -> Option<&str> {
+        self.request.authority()
+    }
+
+    fn path(&self) -> &str {
+        self.request.path()
+    }
+
+    fn query(&self) -> Option<&str> {
+        self.request.query()
+    }
+
+    fn any_header(&self, name: &HeaderName, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        if *name == CLIENT_ID {
+            return self.client.is_some_and(|id| test(id.as_bytes()));
+        }
+        self.request.any_header(name, test)
+    }
+}
+
 impl Direction for InboundHttp {
     async fn route(&self, request: &impl matching::Request) -> Result<Routed, HttpError> {
         let policy = self.policy.current();
@@ -244,39 +275,25 @@ impl Direction for InboundHttp {
                 return Err(HttpError::invalid_server_policy());
             }
         };
-        let Some((route, rule)) = routes.find(request) else {
+        let known = Known {
+            request,
+            client: self.client_id.as_ref(),
+        };
+        let Some((route, rule)) = routes.find(&known) else {
             self.count(Family::InboundHttpRouteNotFoundTotal, self.labels(&policy));
             return Err(HttpError::no_inbound_route());
         };
         let list = || route.authorizations.iter().chain(&policy.authorizations);
         let allowed = authorize(list(), self.peer.addr.ip(), &self.peer.tls);
         let Some(authorization) = allowed else {
-            tracing::info!(
-                server.group = policy.meta.group(),
-                server.kind = policy.meta.kind(),
-                server.name = policy.meta.name(),
-                route.group = route.meta.group(),
-                route.kind = route.meta.kind(),
-                route.name = route.meta.name(),
-                client.ip = %self.peer.addr.ip(),
-                client.tls = ?self.peer.tls,
-                "Request denied"
-            );
+            decision::request("Request denied", &policy, &route.meta, None, &self.peer);
             let labels = self.labels(&policy).resource("route", &route.meta);
             self.count(Family::InboundHttpAuthzDenyTotal, labels);
             return Err(HttpError::unauthorized());
         };
         if authorization.is_audit() {
-            tracing::info!(
-                server.group = policy.meta.group(),
-                server.kind = policy.meta.kind(),
-                server.name = policy.meta.name(),
-                route.name = route.meta.name(),
-                client.ip = %self.peer.addr.ip(),
-                client.tls = ?self.peer.tls,
-                authz.name = authorization.meta.name(),
-                "Request allowed"
-            );
+            let authz = Some(&*authorization.meta);
+            decision::request("Request allowed", &policy, &route.meta, authz, &self.peer);
         }
         let position = list()
             .position(|a| std::ptr::eq(a, authorization))
@@ -286,15 +303,6 @@ impl Direction for InboundHttp {
             drop_response: OURS,
             ..Edits::default()
         };
-        filters::apply(
-            &rule.filters,
-            request,
-            |r| rule.matched_prefix(r),
-            &mut edits,
-        )?;
-        if let Some(limit) = &routes.rate_limit {
-            self.limit(&policy, limit)?;
-        }
         if let Some(id) = &self.client_id {
             edits
                 .request
@@ -308,7 +316,12 @@ impl Direction for InboundHttp {
             route: &route.meta,
             authz: &authorization.meta,
         };
+        // Allowed is what policy allows, whatever becomes of it.
         let (metrics, inbound) = self.allowed(&policy, &by);
+        filters::apply(&rule.filters, &known, &rule.matches, &mut edits)?;
+        if let Some(limit) = &routes.rate_limit {
+            self.limit(&policy, limit)?;
+        }
         let profile = self.profile(request).await;
         let queue = self.worker.config.inbound.http_queue;
         Ok(Routed {
@@ -388,5 +401,43 @@ impl Direction for InboundHttp {
 
     fn overloaded(&self) -> &Cell<bool> {
         &self.worker.overloaded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::matching::Request;
+
+    #[test]
+    fn routes_see_the_client_that_was_verified() {
+        let claims = http::Request::builder().header("L5d-Client-Id", "somebody");
+        let claims = claims.header("x-a", "1").body(()).expect("valid");
+        let us = HeaderValue::from_static("us");
+        for (name, client, asked, value, want) in [
+            ("what it claims", None, &CLIENT_ID, "somebody", false),
+            (
+                "what it claims besides",
+                Some(&us),
+                &CLIENT_ID,
+                "somebody",
+                false,
+            ),
+            ("who it is", Some(&us), &CLIENT_ID, "us", true),
+            (
+                "other headers",
+                None,
+                &HeaderName::from_static("x-a"),
+                "1",
+                true,
+            ),
+        ] {
+            let known = Known {
+                request: &claims,
+                client,
+            };
+            let got = known.any_header(asked, &mut |v| v == value.as_bytes());
+            assert_eq!(got, want, "{name}");
+        }
     }
 }

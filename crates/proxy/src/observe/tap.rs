@@ -136,6 +136,8 @@ pub struct Tapped {
     scheme: String,
     authority: String,
     path: String,
+    /// With its query, of an HTTP/2 message: others have no pseudo-headers.
+    target: Option<String>,
     headers: Vec<(String, Vec<u8>)>,
     streams: Vec<Stream>,
 }
@@ -172,6 +174,10 @@ impl Tapped {
             scheme: head.scheme().to_owned(),
             authority: head.authority().unwrap_or_default().to_owned(),
             path: head.path().to_owned(),
+            target: head.is_http2().then(|| match head.query() {
+                Some(query) => format!("{}?{query}", head.path()),
+                None => head.path().to_owned(),
+            }),
             headers: lines(head),
             streams: Vec::new(),
         }
@@ -206,15 +212,18 @@ impl Tapped {
                 scheme: Some(scheme(&self.scheme)),
                 authority: self.authority.clone(),
                 path: self.path.clone(),
-                headers: tap.headers.then(|| {
-                    let pseudo = [
-                        (":method", &self.method),
-                        (":scheme", &self.scheme),
-                        (":authority", &self.authority),
-                        (":path", &self.path),
-                    ];
-                    let pseudo = pseudo.map(|(name, value)| (name, value.as_bytes()));
-                    headers(&pseudo, &self.headers)
+                headers: tap.headers.then(|| match &self.target {
+                    None => headers(&[], &self.headers),
+                    Some(target) => {
+                        let pseudo = [
+                            (":method", &self.method),
+                            (":scheme", &self.scheme),
+                            (":authority", &self.authority),
+                            (":path", target),
+                        ];
+                        let pseudo = pseudo.map(|(name, value)| (name, value.as_bytes()));
+                        headers(&pseudo, &self.headers)
+                    }
                 }),
             };
             let stream = Stream {
@@ -243,14 +252,17 @@ impl Tapped {
         }
         for stream in &self.streams {
             let status_text = status.to_string();
+            let pseudo = [(":status", status_text.as_bytes())];
+            let pseudo = if self.target.is_some() {
+                &pseudo[..]
+            } else {
+                &[]
+            };
             let init = tap_event::http::ResponseInit {
                 id: Some(stream.id),
                 since_request_init: since(stream.began, now),
                 http_status: status.into(),
-                headers: stream
-                    .tap
-                    .headers
-                    .then(|| headers(&[(":status", status_text.as_bytes())], &found)),
+                headers: stream.tap.headers.then(|| headers(pseudo, &found)),
             };
             self.show(stream, tap_event::http::Event::ResponseInit(init));
         }
@@ -289,7 +301,8 @@ impl Tapped {
                 since_request_init: since(stream.began, now),
                 since_response_init: stream.answered.and_then(|then| since(then, now)),
                 response_bytes: stream.bytes,
-                eos: end.map(|end| Eos { end: Some(end) }),
+                // A plain end is one, too.
+                eos: Some(Eos { end }),
                 trailers: stream.tap.headers.then(|| headers(&[], &stream.trailers)),
             };
             self.show(&stream, tap_event::http::Event::ResponseEnd(done));
@@ -426,7 +439,7 @@ mod tests {
             [
                 "StreamId { base: 0, stream: 0 } /one",
                 "200",
-                "5 bytes None",
+                "5 bytes Some(Eos { end: None })",
                 "StreamId { base: 0, stream: 1 } /two",
                 "0 bytes Some(Eos { end: Some(GrpcStatusCode(5)) })",
             ]

@@ -139,21 +139,11 @@ impl Direction for OutboundHttp {
             drop: CONSUMED,
             ..Edits::default()
         };
-        filters::apply(
-            &rule.filters,
-            request,
-            |r| rule.matched_prefix(r),
-            &mut edits,
-        )?;
+        filters::apply(&rule.filters, request, &rule.matches, &mut edits)?;
         let chosen = policy
             .choose(&rule.backends, Instant::now())
             .ok_or_else(HttpError::load_shed)?;
-        filters::apply(
-            &chosen.filters,
-            request,
-            |r| rule.matched_prefix(r),
-            &mut edits,
-        )?;
+        filters::apply(&chosen.filters, request, &rule.matches, &mut edits)?;
         let backend = policy.backends[chosen.backend].clone();
         let meshed = match &backend {
             Backend::Forward(endpoint) => endpoint.is_meshed(),

@@ -50,12 +50,14 @@ pub(super) fn apply(
     if let Some(limit) = duration(&RESPONSE_TIMEOUT) {
         timeouts.response = Some(limit).filter(|d| !d.is_zero());
     }
-    let on = text(request, &RETRY_HTTP)
-        .and_then(|t| statuses(&t).map(RetryOn::Status))
-        .or_else(|| text(request, &RETRY_GRPC).and_then(|t| codes(&t).map(RetryOn::Grpc)));
+    let statuses = text(request, &RETRY_HTTP).map(|t| statuses(&t));
+    let statuses = statuses.filter(|list| !list.is_empty());
+    let codes = text(request, &RETRY_GRPC).map(|t| codes(&t));
+    let codes = codes.filter(|list| !list.is_empty());
     let limit = text(request, &RETRY_LIMIT).and_then(|t| t.trim().parse().ok());
     let per_try = duration(&RETRY_TIMEOUT);
-    if on.is_none() && (retry.is_none() || (limit.is_none() && per_try.is_none())) {
+    let listed = statuses.is_some() || codes.is_some();
+    if !listed && (retry.is_none() || (limit.is_none() && per_try.is_none())) {
         return;
     }
     let mut own = match retry.as_deref() {
@@ -65,11 +67,22 @@ pub(super) fn apply(
             max_request_bytes: MAX_REPLAY,
             timeout: None,
             backoff: Backoff::new(Duration::from_millis(25), Duration::from_millis(250), 1.0).ok(),
-            on: RetryOn::Status(Vec::new()),
+            on: RetryOn::Listed {
+                statuses: Vec::new(),
+                codes: Vec::new(),
+            },
         },
     };
-    if let Some(on) = on {
-        own.on = on;
+    if listed {
+        // What the rule lists of the other kind stays.
+        let (of_rule, codes_of_rule) = match own.on {
+            RetryOn::Listed { statuses, codes } => (statuses, codes),
+            RetryOn::Class(_) => (Vec::new(), Vec::new()),
+        };
+        own.on = RetryOn::Listed {
+            statuses: statuses.unwrap_or(of_rule),
+            codes: codes.unwrap_or(codes_of_rule),
+        };
     }
     own.max_retries = limit.unwrap_or(own.max_retries);
     own.timeout = per_try.or(own.timeout);
@@ -85,33 +98,35 @@ fn text(request: &impl Request, name: &HeaderName) -> Option<String> {
     found
 }
 
-/// `5xx`, `gateway-error`, `NNN`, `NNN-MMM`, comma separated.
-fn statuses(text: &str) -> Option<Vec<(u16, u16)>> {
-    text.split(',')
-        .map(str::trim)
-        .map(|item| match item {
-            "5xx" => Some((500, 599)),
-            "gateway-error" => Some((502, 504)),
-            item => {
-                let (low, high) = item.split_once('-').unwrap_or((item, item));
-                let (low, high) = (low.parse().ok()?, high.parse().ok()?);
-                (100..=599).contains(&low).then_some((low, high))
-            }
-        })
-        .collect()
+/// `5xx`, `gateway-error`, `NNN`, `NNN-MMM`, comma separated; what is unknown is passed over.
+fn statuses(text: &str) -> Vec<(u16, u16)> {
+    let items = text.split(',').map(str::trim);
+    let known = items.filter_map(|item| match item {
+        item if item.eq_ignore_ascii_case("5xx") => Some((500, 599)),
+        item if item.eq_ignore_ascii_case("gateway-error") => Some((502, 504)),
+        item => {
+            let (low, high) = item.split_once('-').unwrap_or((item, item));
+            let (low, high) = (low.parse().ok()?, high.parse().ok()?);
+            (100..=599).contains(&low).then_some((low, high))
+        }
+    });
+    known.collect()
 }
 
-fn codes(text: &str) -> Option<Vec<u16>> {
-    text.split(',')
-        .map(|item| match item.trim() {
-            "cancelled" => Some(1),
-            "deadline-exceeded" => Some(4),
-            "resource-exhausted" => Some(8),
-            "internal" => Some(13),
-            "unavailable" => Some(14),
-            _ => None,
-        })
-        .collect()
+/// Names of gRPC codes, in the same way.
+fn codes(text: &str) -> Vec<u16> {
+    const NAMES: [(&str, u16); 5] = [
+        ("cancelled", 1),
+        ("deadline-exceeded", 4),
+        ("resource-exhausted", 8),
+        ("internal", 13),
+        ("unavailable", 14),
+    ];
+    let known = text.split(',').filter_map(|item| {
+        let named = |(name, _): &&(&str, u16)| item.trim().eq_ignore_ascii_case(name);
+        NAMES.iter().find(named).map(|(_, code)| *code)
+    });
+    known.collect()
 }
 
 #[cfg(test)]
@@ -119,12 +134,16 @@ mod tests {
     use super::*;
 
     fn read(headers: &[(&str, &str)]) -> (Timeouts, Option<Arc<Retry>>) {
+        read_with(headers, None)
+    }
+
+    fn read_with(headers: &[(&str, &str)], rule: Option<Retry>) -> (Timeouts, Option<Arc<Retry>>) {
         let mut request = http::Request::builder();
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(()).expect("valid");
-        let (mut timeouts, mut retry) = (Timeouts::default(), None);
+        let (mut timeouts, mut retry) = (Timeouts::default(), rule.map(Arc::new));
         apply(&request, &mut timeouts, &mut retry, &mut Edits::default());
         (timeouts, retry)
     }
@@ -155,5 +174,70 @@ mod tests {
             read(&[("l5d-retry-limit", "3")]).1.is_none(),
             "nothing to retry on"
         );
+    }
+
+    #[test]
+    fn lists() {
+        for (name, text, want) in [
+            ("ranges", "500-503, 418", &[(500, 503), (418, 418)][..]),
+            ("any case", "5XX,Gateway-Error", &[(500, 599), (502, 504)]),
+            ("unknown words are passed over", "what,503", &[(503, 503)]),
+            ("no status", "99,600,x-y,", &[]),
+        ] {
+            assert_eq!(statuses(text), want, "{name}");
+        }
+        for (name, text, want) in [
+            ("any case", "Unavailable, INTERNAL", &[14, 13][..]),
+            ("unknown words are passed over", "what,cancelled", &[1]),
+            ("no code", "14", &[]),
+        ] {
+            assert_eq!(codes(text), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn both_kinds_hold_together() {
+        let http = ("l5d-retry-http", "503");
+        let grpc = ("l5d-retry-grpc", "unavailable");
+        let rule = || Retry {
+            max_retries: 7,
+            max_request_bytes: 1,
+            timeout: None,
+            backoff: None,
+            on: RetryOn::Listed {
+                statuses: vec![(500, 500)],
+                codes: vec![13],
+            },
+        };
+        for (name, headers, rule, wants) in [
+            (
+                "both asked for",
+                &[http, grpc][..],
+                None,
+                [true, false, true, false],
+            ),
+            (
+                "only statuses",
+                &[http],
+                Some(rule()),
+                [true, false, false, true],
+            ),
+            (
+                "only codes",
+                &[grpc],
+                Some(rule()),
+                [false, true, true, false],
+            ),
+            ("neither", &[], Some(rule()), [false, true, false, true]),
+        ] {
+            let retry = read_with(headers, rule).1.expect("a policy");
+            let got = [
+                retry.wants(503, None),
+                retry.wants(500, None),
+                retry.wants(200, Some(14)),
+                retry.wants(200, Some(13)),
+            ];
+            assert_eq!(got, wants, "{name}");
+        }
     }
 }

@@ -98,14 +98,6 @@ pub struct HttpRule {
     pub profile: Option<Arc<ProfileRule>>,
 }
 
-impl HttpRule {
-    /// Length of the path prefix that made a request take this rule.
-    pub fn matched_prefix(&self, request: &impl matching::Request) -> usize {
-        let lengths = self.matches.iter().filter_map(|m| m.prefix_len(request));
-        lengths.max().unwrap_or(0)
-    }
-}
-
 /// Limits of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
@@ -137,10 +129,13 @@ pub struct Retry {
 /// Which answers are tried again.
 #[derive(Clone, Debug)]
 pub enum RetryOn {
-    /// HTTP statuses, inclusive ranges.
-    Status(Vec<(u16, u16)>),
-    /// gRPC codes.
-    Grpc(Vec<u16>),
+    /// Any of those listed.
+    Listed {
+        /// HTTP statuses, inclusive ranges.
+        statuses: Vec<(u16, u16)>,
+        /// gRPC codes.
+        codes: Vec<u16>,
+    },
     /// Whatever a profile says fails.
     Class(Arc<[ResponseClass]>),
 }
@@ -149,9 +144,21 @@ impl Retry {
     /// Whether an answer is tried again.
     pub fn wants(&self, status: u16, grpc: Option<u16>) -> bool {
         match &self.on {
-            RetryOn::Status(ranges) => ranges.iter().any(|(a, b)| (*a..=*b).contains(&status)),
-            RetryOn::Grpc(codes) => grpc.is_some_and(|code| codes.contains(&code)),
+            RetryOn::Listed { statuses, codes } => {
+                statuses.iter().any(|(a, b)| (*a..=*b).contains(&status))
+                    || grpc.is_some_and(|code| codes.contains(&code))
+            }
             RetryOn::Class(classes) => profile::classify(classes, status, grpc).failure,
+        }
+    }
+}
+
+impl RetryOn {
+    /// Whether the gRPC status of an answer may decide.
+    pub fn asks_grpc_status(&self, grpc: bool) -> bool {
+        match self {
+            Self::Listed { codes, .. } => !codes.is_empty(),
+            Self::Class(_) => grpc,
         }
     }
 }
@@ -281,6 +288,27 @@ pub enum Refusal {
     Invalid(String),
 }
 
+impl TlsRoute {
+    /// The route a connection takes: the one that names it best, ties to the first.
+    pub fn find<'a>(routes: &'a [Self], sni: Option<&str>) -> Option<&'a Self> {
+        let ranked = routes
+            .iter()
+            .filter_map(|r| Some((HostMatch::best(&r.snis, sni)?, r)));
+        let best = ranked.reduce(|best, next| if next.0 > best.0 { next } else { best });
+        best.map(|(_, route)| route)
+    }
+}
+
+impl Refusal {
+    /// What is logged; `kind` is `TCP` or `TLS`.
+    pub fn text(&self, kind: &str) -> String {
+        match self {
+            Self::Forbidden => format!("forbidden {kind} route"),
+            Self::Invalid(message) => format!("invalid {kind} backend: {message}"),
+        }
+    }
+}
+
 impl HttpRoutes {
     /// The rule a request takes.
     pub fn find(&self, request: &impl matching::Request) -> Option<(&HttpRoute, &HttpRule)> {
@@ -384,5 +412,96 @@ impl HttpRoute {
             refusal: None,
             backends: rule.backends,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tls_routes() {
+        let route = |name: &str, sni: Option<&HostMatch>| TlsRoute {
+            snis: sni.into_iter().cloned().collect(),
+            route: TcpRoute {
+                meta: Meta::default_named(name),
+                refusal: None,
+                backends: Distribution::Empty,
+            },
+        };
+        let exact = HostMatch::Exact("a.example.com".into());
+        let suffix = HostMatch::Suffix(".example.com".into());
+        let longer = HostMatch::Suffix(".b.example.com".into());
+        let routes = [
+            route("all", None),
+            route("suffix", Some(&suffix)),
+            route("the same suffix", Some(&suffix)),
+            route("longer", Some(&longer)),
+            route("exact", Some(&exact)),
+            route("the same name", Some(&exact)),
+        ];
+        for (sni, want) in [
+            (Some("a.example.com"), "exact"),
+            (Some("c.example.com"), "suffix"),
+            (Some("c.b.example.com"), "longer"),
+            (Some("example.org"), "all"),
+            (None, "all"),
+        ] {
+            let found = TlsRoute::find(&routes, sni).expect("one takes everything");
+            assert_eq!(found.route.meta.name(), want, "{sni:?}");
+        }
+        assert!(TlsRoute::find(&routes[3..], Some("example.org")).is_none());
+    }
+
+    #[test]
+    fn refusals() {
+        let invalid = Refusal::Invalid("no such Service".into());
+        for (refusal, kind, want) in [
+            (&Refusal::Forbidden, "TCP", "forbidden TCP route"),
+            (&Refusal::Forbidden, "TLS", "forbidden TLS route"),
+            (&invalid, "TCP", "invalid TCP backend: no such Service"),
+            (&invalid, "TLS", "invalid TLS backend: no such Service"),
+        ] {
+            assert_eq!(refusal.text(kind), want);
+        }
+    }
+
+    #[test]
+    fn answers_that_are_tried_again() {
+        let listed = |statuses: &[(u16, u16)], codes: &[u16]| RetryOn::Listed {
+            statuses: statuses.to_vec(),
+            codes: codes.to_vec(),
+        };
+        for (name, on, status, grpc, want) in [
+            ("a status", listed(&[(500, 599)], &[]), 503, None, true),
+            ("another", listed(&[(500, 599)], &[]), 404, None, false),
+            ("a code", listed(&[], &[14]), 200, Some(14), true),
+            ("another code", listed(&[], &[14]), 200, Some(13), false),
+            ("no code", listed(&[], &[14]), 503, None, false),
+            (
+                "either: status",
+                listed(&[(500, 599)], &[14]),
+                503,
+                None,
+                true,
+            ),
+            (
+                "either: code",
+                listed(&[(500, 599)], &[14]),
+                200,
+                Some(14),
+                true,
+            ),
+            ("neither", listed(&[(500, 599)], &[14]), 200, Some(0), false),
+        ] {
+            let retry = Retry {
+                max_retries: 1,
+                max_request_bytes: 0,
+                timeout: None,
+                backoff: None,
+                on,
+            };
+            assert_eq!(retry.wants(status, grpc), want, "{name}");
+        }
     }
 }

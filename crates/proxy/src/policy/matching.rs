@@ -180,15 +180,21 @@ impl RuleMatch {
             Self::Profile(m) => m.matches(request).then(Rank::default),
         }
     }
+}
 
-    /// Length of the path prefix a request matched with.
-    pub fn prefix_len(&self, request: &impl Request) -> Option<usize> {
-        let Self::Http(m) = self else { return None };
-        m.rank(request)?;
-        match &m.path {
+/// Length of the path prefix that made a request take the rule with these matches. None at all is a
+/// prefix, too; an exact path and an expression are not.
+pub fn matched_prefix(matches: &[RuleMatch], request: &impl Request) -> Option<usize> {
+    let ranked = matches.iter().filter_map(|m| Some((m.rank(request)?, m)));
+    let best = ranked.reduce(|best, next| if next.0 > best.0 { next } else { best });
+    match best {
+        None => Some(0),
+        Some((_, RuleMatch::Http(m))) => match &m.path {
+            None => Some(0),
             Some(PathMatch::Prefix(prefix)) => Some(prefix.len()),
-            _ => None,
-        }
+            Some(PathMatch::Exact(_) | PathMatch::Regex(_)) => None,
+        },
+        Some((_, RuleMatch::Grpc(_) | RuleMatch::Profile(_))) => None,
     }
 }
 
@@ -472,6 +478,45 @@ mod tests {
             ("fallback", request("GET", "/bar", &[]), Some(0)),
         ] {
             assert_eq!(pick(&r), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn matched_prefixes() {
+        let by = |path| {
+            RuleMatch::Http(HttpMatch {
+                path,
+                ..HttpMatch::default()
+            })
+        };
+        let prefix = |p: &str| by(Some(PathMatch::prefix(p)));
+        let exact = |p: &str| by(Some(PathMatch::Exact(p.into())));
+        let regex = by(Some(PathMatch::Regex(Regex::new("/a.*").expect("valid"))));
+        for (name, matches, want) in [
+            ("no match at all", vec![], Some(0)),
+            ("no path", vec![by(None)], Some(0)),
+            ("a prefix", vec![prefix("/a")], Some(2)),
+            ("the root", vec![prefix("/")], Some(0)),
+            (
+                "the longest",
+                vec![prefix("/"), prefix("/a/b"), prefix("/a")],
+                Some(4),
+            ),
+            ("a name", vec![exact("/a/b/c")], None),
+            (
+                "a name before a prefix",
+                vec![prefix("/a"), exact("/a/b/c")],
+                None,
+            ),
+            (
+                "a name that is not it",
+                vec![prefix("/a"), exact("/a/b")],
+                Some(2),
+            ),
+            ("an expression", vec![regex], None),
+        ] {
+            let request = request("GET", "/a/b/c", &[]);
+            assert_eq!(matched_prefix(&matches, &request), want, "{name}");
         }
     }
 

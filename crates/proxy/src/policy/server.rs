@@ -85,14 +85,6 @@ pub struct HttpRule {
     pub filters: Vec<Filter>,
 }
 
-impl HttpRule {
-    /// Length of the path prefix that made a request take this rule.
-    pub fn matched_prefix(&self, request: &impl matching::Request) -> usize {
-        let lengths = self.matches.iter().filter_map(|m| m.prefix_len(request));
-        lengths.max().unwrap_or(0)
-    }
-}
-
 /// Requests per second a port takes.
 #[derive(Debug)]
 pub struct RateLimit {
@@ -256,6 +248,17 @@ impl HttpRoutes {
 }
 
 impl ServerPolicy {
+    /// What lets a client's raw bytes in. A server that speaks HTTP takes nothing else: bytes would
+    /// pass its routes, filters and limits by.
+    pub fn allows_bytes(&self, client: IpAddr, tls: &ClientTls) -> Option<&Authorization> {
+        match self.protocol {
+            Protocol::Http1(_) | Protocol::Http2(_) | Protocol::Grpc(_) => None,
+            Protocol::Detect { .. } | Protocol::Opaque | Protocol::Tls | Protocol::Invalid(_) => {
+                authorize(self.authorizations.iter(), client, tls)
+            }
+        }
+    }
+
     fn rate_limit(&self) -> Option<&RateLimit> {
         match &self.protocol {
             Protocol::Detect { http, .. }
@@ -519,6 +522,37 @@ mod tests {
         let mut other = policy("b");
         other.inherit(&old);
         assert!(take(&other), "another limit");
+    }
+
+    #[test]
+    fn bytes_pass_where_http_is_not_all_there_is() {
+        let all = HttpRoutes::all;
+        let timeout = std::time::Duration::ZERO;
+        let client = [127, 0, 0, 1].into();
+        let plain = ClientTls::Plain(NoTls::NotFromRemote);
+        for (name, protocol, want) in [
+            (
+                "detect",
+                Protocol::Detect {
+                    timeout,
+                    http: all(),
+                },
+                true,
+            ),
+            ("opaque", Protocol::Opaque, true),
+            ("TLS", Protocol::Tls, true),
+            ("HTTP/1", Protocol::Http1(all()), false),
+            ("HTTP/2", Protocol::Http2(all()), false),
+            ("gRPC", Protocol::Grpc(all()), false),
+        ] {
+            let policy = ServerPolicy {
+                meta: Meta::default_named("server"),
+                protocol,
+                authorizations: vec![localhost()],
+            };
+            let allowed = policy.allows_bytes(client, &plain);
+            assert_eq!(allowed.is_some(), want, "{name}");
+        }
     }
 
     #[test]
