@@ -13,6 +13,7 @@ use std::{
 use ahash::AHashMap;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use linkerd_k8s::{Index, Key, Secret, Watches, labels, watch};
+use parking_lot::Mutex;
 use tokio::{sync::watch as channel, task::JoinHandle};
 use tracing::{Instrument, info, info_span, warn};
 
@@ -39,6 +40,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 struct Linked {
     credentials: Credentials,
+    link: Link,
+    /// The link that older credentials gave, which is served until this one has been listed.
+    before: Arc<Mutex<Option<Link>>>,
+}
+
+/// Follows a cluster until it is dropped.
+#[derive(Debug)]
+struct Link {
     task: JoinHandle<()>,
     /// Whether the task may still make the cluster known.
     wanted: Arc<AtomicBool>,
@@ -138,8 +147,10 @@ impl ClusterStore {
         {
             return;
         }
-        self.unlink(&key);
         let name = credentials.cluster.clone();
+        let before = self.superseded(&key, &name);
+        let replaces = before.is_some();
+        let before = Arc::new(Mutex::new(before));
         let config = Config {
             trust_domain: credentials.trust_domain.clone(),
             cluster_domain: credentials.cluster_domain.clone(),
@@ -150,28 +161,58 @@ impl ClusterStore {
         let span = info_span!("cluster", %name);
         let wanted = Arc::new(AtomicBool::new(true));
         let (clusters, insert_if) = (self.clusters.clone(), wanted.clone());
-        let cluster = name.clone();
+        let (cluster, superseded) = (name.clone(), before.clone());
         // A cluster nobody can connect to is not known; one that is away is, as it may come back.
-        let known = move |discovery| clusters.insert_if(&insert_if, &cluster, discovery);
-        let follow = follow(credentials.kubeconfig.clone(), discovery, metrics, known);
+        let known = move |discovery| {
+            let mut superseded = superseded.lock();
+            clusters.insert_if(&insert_if, &cluster, discovery);
+            superseded.take();
+        };
+        let kubeconfig = credentials.kubeconfig.clone();
+        let follow = follow(kubeconfig, discovery, metrics, replaces, known);
         let task = linkerd_runtime::spawn("cluster", follow.instrument(span));
         let linked = Linked {
             credentials,
-            task,
-            wanted,
+            link: Link { task, wanted },
+            before,
         };
         self.linked.insert(key, linked);
         self.metrics.clusters(self.linked.len());
         info!(cluster = name, "Linked");
     }
 
+    /// Takes the link of a Secret that has other credentials now: the one that is served goes on
+    /// being served until the new one has been listed, so that clients lose nothing meanwhile.
+    /// There are never more than these two.
+    fn superseded(&mut self, key: &Key, cluster: &str) -> Option<Link> {
+        let same = |linked: &Linked| linked.credentials.cluster == cluster;
+        let served = self
+            .clusters
+            .get(cluster)
+            .is_some_and(|it| it.listed().is_ready());
+        if !served || !self.linked.get(key).is_some_and(same) {
+            self.unlink(key);
+            return None;
+        }
+        let Linked { link, before, .. } = self.linked.remove(key)?;
+        let mut before = before.lock();
+        let older = before.take();
+        if older.is_some() {
+            // It is not known yet, and under this lock it cannot become so.
+            link.wanted.store(false, Ordering::Release);
+        }
+        older.or(Some(link))
+    }
+
     fn unlink(&mut self, key: &Key) {
         if let Some(linked) = self.linked.remove(key) {
-            linked.task.abort();
+            let older = linked.before.lock().take();
             let name = &linked.credentials.cluster;
-            self.clusters.remove_for_good(&linked.wanted, name);
+            for link in older.iter().chain([&linked.link]) {
+                self.clusters.remove_for_good(&link.wanted, name);
+            }
             self.metrics.clusters(self.linked.len());
-            info!(cluster = linked.credentials.cluster, "Unlinked");
+            info!(cluster = name, "Unlinked");
         }
     }
 }
@@ -208,11 +249,9 @@ impl Index<Secret> for ClusterStore {
     }
 }
 
-impl Drop for ClusterStore {
+impl Drop for Link {
     fn drop(&mut self) {
-        for linked in self.linked.values() {
-            linked.task.abort();
-        }
+        self.task.abort();
     }
 }
 
@@ -244,11 +283,13 @@ impl Credentials {
     }
 }
 
-/// Watches another cluster until aborted. What is known stays when its API server goes away.
+/// Watches another cluster until aborted. What is known stays when its API server goes away. A
+/// cluster that replaces another is made known only once it has been listed.
 async fn follow(
     kubeconfig: Vec<u8>,
     discovery: Discovery,
     metrics: watch::Metrics,
+    replaces: bool,
     known: impl FnOnce(Discovery),
 ) {
     let client = connect(&kubeconfig).await;
@@ -256,6 +297,9 @@ async fn follow(
     discovery.subscribe_remote(&mut watches);
     // Nothing is answered from it before it has been listed.
     let _running = watches.start(&client, &metrics, discovery.listed());
+    if replaces {
+        discovery.listed().ready().await;
+    }
     known(discovery);
     std::future::pending::<()>().await;
 }
@@ -282,145 +326,4 @@ async fn client(kubeconfig: &[u8]) -> anyhow::Result<kube::Client> {
 }
 
 #[cfg(test)]
-mod tests {
-    use base64::{Engine as _, engine::general_purpose::STANDARD};
-    use serde_json::json;
-
-    use super::*;
-    use crate::fixture::{object, with};
-
-    fn secret(extra: serde_json::Value) -> Arc<Secret> {
-        let json = json!({
-            "metadata": {
-                "namespace": "linkerd", "name": "cluster-credentials-east",
-                "labels": {"multicluster.linkerd.io/cluster-name": "east"},
-                "annotations": {
-                    "multicluster.linkerd.io/trust-domain": "east.td",
-                    "multicluster.linkerd.io/cluster-domain": "east.local",
-                },
-            },
-            "type": "mirror.linkerd.io/remote-kubeconfig",
-            "data": {"kubeconfig": kubeconfig(1)},
-        });
-        object(with(json, extra))
-    }
-
-    /// Leads to a port where nobody listens.
-    fn kubeconfig(port: u16) -> String {
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
-            "users": [{"name": "test", "user": {}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        });
-        STANDARD.encode(config.to_string())
-    }
-
-    fn store() -> (Clusters, ClusterStore) {
-        let clusters = Clusters::default();
-        let store = ClusterStore::new(
-            clusters.clone(),
-            Arc::new(Config::default()),
-            Metrics::default(),
-            watch::Metrics::unregistered(),
-        );
-        (clusters, store)
-    }
-
-    /// The cluster, as soon as it is known.
-    async fn linked(clusters: &Clusters) -> Discovery {
-        let mut follow = clusters.follow();
-        let known = follow.wait_for(|clusters| clusters.contains_key("east"));
-        let known = tokio::time::timeout(Duration::from_secs(60), known).await;
-        known.expect("in time").expect("open")["east"].clone()
-    }
-
-    /// Lets everything happen that is going to.
-    async fn settle() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn credentials_that_cannot_be_used_link_nothing() {
-        let (clusters, mut store) = store();
-        for (name, kubeconfig) in [
-            ("not text", "/w==".to_owned()),
-            ("not a kubeconfig", STANDARD.encode("foo")),
-            ("nothing in it", STANDARD.encode("{}")),
-        ] {
-            store.apply(secret(json!({"data": {"kubeconfig": kubeconfig}})));
-            settle().await;
-            assert!(clusters.get("east").is_none(), "{name}");
-        }
-        store.apply(secret(json!({})));
-        linked(&clusters).await;
-        store.apply(secret(json!({"data": {"kubeconfig": "Zm9v"}})));
-        assert!(clusters.get("east").is_none(), "the old ones are void");
-        settle().await;
-        assert!(clusters.get("east").is_none());
-    }
-
-    /// Credentials may name files that are not there yet.
-    #[tokio::test]
-    async fn credentials_are_tried_again() {
-        let files = tempfile::tempdir().expect("a directory");
-        let token = files.path().join("token");
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": "http://127.0.0.1:1"}}],
-            "users": [{"name": "test", "user": {"tokenFile": token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        });
-        let (clusters, mut store) = store();
-        let config = STANDARD.encode(config.to_string());
-        store.apply(secret(json!({"data": {"kubeconfig": config}})));
-        settle().await;
-        assert!(clusters.get("east").is_none(), "there is no token");
-        std::fs::write(&token, "secret").expect("writes");
-        linked(&clusters).await;
-    }
-
-    #[tokio::test]
-    async fn clusters_follow_their_secrets() {
-        let (clusters, mut store) = store();
-        store.apply(secret(json!({})));
-        let first = linked(&clusters).await;
-        assert!(!first.listed().is_ready(), "nothing is known of it yet");
-        assert_eq!(first.config().trust_domain, "east.td");
-        assert_eq!(first.config().cluster_domain, "east.local");
-
-        store.apply(secret(json!({})));
-        let same = linked(&clusters).await;
-        assert!(
-            Arc::ptr_eq(same.index(), first.index()),
-            "an equal Secret changes nothing"
-        );
-
-        store.apply(secret(json!({"data": {"kubeconfig": kubeconfig(2)}})));
-        let other = linked(&clusters).await;
-        assert!(
-            !Arc::ptr_eq(other.index(), first.index()),
-            "new credentials replace the cluster"
-        );
-
-        store.delete(&Key::new("linkerd", "cluster-credentials-east"));
-        assert!(clusters.get("east").is_none());
-        for (name, extra) in [
-            ("another type", json!({"type": "Opaque"})),
-            ("no name", json!({"metadata": {"labels": null}})),
-            (
-                "no trust domain",
-                json!({"metadata": {"annotations": {"multicluster.linkerd.io/trust-domain": null}}}),
-            ),
-            ("no kubeconfig", json!({"data": null})),
-        ] {
-            store.apply(secret(extra));
-            settle().await;
-            assert!(clusters.get("east").is_none(), "{name}");
-        }
-        store.reset(vec![secret(json!({}))]);
-        linked(&clusters).await;
-        store.reset(Vec::new());
-        assert!(clusters.get("east").is_none());
-    }
-}
+mod tests;

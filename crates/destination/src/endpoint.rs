@@ -133,20 +133,23 @@ pub fn filter(all: &Endpoints, cut: &Cut, local: bool, enable_ipv6: bool) -> End
     kept.into_iter().cloned().collect()
 }
 
-/// A workload with addresses of both families keeps one of them.
+/// A workload with addresses of both families keeps one of them. Where IPv6 is off pods keep
+/// IPv4 alone; a machine outside the cluster is reached by the address it has.
 fn prefer_family(kept: &mut Vec<&Arc<Endpoint>>, enable_ipv6: bool) {
-    if !enable_ipv6 {
-        kept.retain(|it| it.addr.is_ipv4() || it.workload().is_none());
+    let preferred = |addr: &SocketAddr| addr.is_ipv6() == enable_ipv6;
+    if kept.iter().all(|it| preferred(&it.addr)) {
         return;
     }
-    let v6: ahash::AHashSet<ObjectId> = kept
+    let settled: ahash::AHashSet<ObjectId> = kept
         .iter()
-        .filter(|it| it.addr.is_ipv6())
+        .filter(|it| preferred(&it.addr))
         .filter_map(|it| it.workload().cloned())
         .collect();
-    if !v6.is_empty() {
-        kept.retain(|it| it.addr.is_ipv6() || it.workload().is_none_or(|id| !v6.contains(id)));
-    }
+    kept.retain(|it| {
+        let other = || it.workload().is_none_or(|id| !settled.contains(id));
+        let never = !enable_ipv6 && matches!(it.target, Target::Pod(_));
+        preferred(&it.addr) || (!never && other())
+    });
 }
 
 /// What turns one set into another: new or different endpoints, and addresses that went.

@@ -159,8 +159,12 @@ impl Source for FederatedStream {
         let snapshot = self.union();
         let messages = match &self.last {
             None => snapshot.first(wire),
-            Some(last) => snapshot.since(last, wire).0,
+            Some(last) => snapshot.since(last, wire),
         };
+        let capacity = self.local.config().stream_queue_capacity;
+        if self.members.values().any(|it| it.missed() > capacity) {
+            self.local.metrics().overflow(&self.id, self.port);
+        }
         self.last = Some(snapshot);
         if messages.is_empty() {
             Next::Wait

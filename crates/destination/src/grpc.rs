@@ -3,7 +3,6 @@
 
 use std::{
     convert::Infallible,
-    net::IpAddr,
     sync::Arc,
     task,
     time::{Duration, Instant},
@@ -96,14 +95,8 @@ impl Server {
 }
 
 impl Inner {
-    async fn get(&self, request: &GetDestination) -> Result<ByteStream, Status> {
-        let GetDestination {
-            path,
-            context_token,
-            ..
-        } = request;
+    async fn get(&self, path: &str, token: Token) -> Result<ByteStream, Status> {
         let invalid = || Status::invalid_argument(format!("Invalid authority: {path}"));
-        let token = Token::parse(context_token);
         let authority = Authority::parse(path).ok_or_else(invalid)?;
         if authority.ip().is_some() {
             let host = &authority.host;
@@ -190,20 +183,14 @@ impl Inner {
         }
     }
 
-    async fn get_profile(&self, request: &GetDestination) -> Result<ByteStream, Status> {
-        let GetDestination {
-            path,
-            context_token,
-            ..
-        } = request;
+    async fn get_profile(&self, path: &str, token: Token) -> Result<ByteStream, Status> {
         let invalid = || Status::invalid_argument(format!("Invalid authority: {path}"));
-        let token = Token::parse(context_token);
         let authority = Authority::parse(path).ok_or_else(invalid)?;
         let port = authority.port;
         let client = Some(token.namespace.as_str()).filter(|namespace| !namespace.is_empty());
         if let Some(ip) = authority.ip() {
             self.synced().await?;
-            return self.address_profile(ip, port, client, &invalid);
+            return self.at_address(self.local.address(ip, port), port, client, &invalid);
         }
         let domain = &self.local.config().cluster_domain;
         let name = ServiceName::parse(&authority.host, domain).ok_or_else(invalid)?;
@@ -217,27 +204,27 @@ impl Inner {
                     NoService::Unknown => not_found(&id),
                     NoService::ExternalName => invalid(),
                 })?;
-                let ip = self.local.instance(&id, &hostname).ok_or_else(|| {
+                let found = self.local.instance(&id, &hostname, port).ok_or_else(|| {
                     let ObjectId { namespace, name } = &id;
                     Status::not_found(format!(
                         "no pod found in Service {name}.{namespace} for hostname {hostname}"
                     ))
                 })?;
-                self.address_profile(ip, port, client, &invalid)
+                self.at_address(found, port, client, &invalid)
             }
         }
     }
 
-    fn address_profile(
+    fn at_address(
         &self,
-        ip: IpAddr,
+        found: AtAddress,
         port: u16,
         client: Option<&str>,
         invalid: &dyn Fn() -> Status,
     ) -> Result<ByteStream, Status> {
-        match self.local.address(ip, port) {
+        match found {
             AtAddress::Service(id) => self.service_profile(&id, port, None, client, invalid),
-            AtAddress::Profile(stream) => Ok(self.serve(stream, &GET_PROFILE)),
+            AtAddress::Profile(stream) => Ok(self.serve_profile(stream)),
             AtAddress::Conflict(message) => Err(Status::failed_precondition(message)),
         }
     }
@@ -251,7 +238,7 @@ impl Inner {
         invalid: &dyn Fn() -> Status,
     ) -> Result<ByteStream, Status> {
         match self.local.service_profile(id, port, name, client) {
-            Ok(stream) => Ok(self.serve(stream, &GET_PROFILE)),
+            Ok(stream) => Ok(self.serve_profile(stream)),
             Err(NoService::Unknown) => Err(not_found(id)),
             Err(NoService::ExternalName) => Err(invalid()),
         }
@@ -273,6 +260,11 @@ impl Inner {
         let clusters = clusters.filter(|it| it.age() < NEW_CLUSTER);
         let listed = clusters.map(|cluster| async move { cluster.listed().ready().await });
         let _ = tokio::time::timeout(SYNC_PATIENCE, join_all(listed)).await;
+    }
+
+    fn serve_profile(&self, stream: ProfileStream) -> ByteStream {
+        let discovery = self.local.clone();
+        self.serve(Profiles { stream, discovery }, &GET_PROFILE)
     }
 
     fn serve(&self, source: impl Source + 'static, method: &'static calls::Method) -> ByteStream {
@@ -321,6 +313,12 @@ struct Remote {
     clusters: watch::Receiver<Arc<AHashMap<Name, Discovery>>>,
 }
 
+/// Profiles of a Service or of an address.
+struct Profiles {
+    stream: ProfileStream,
+    discovery: Discovery,
+}
+
 impl Source for Endpoints {
     fn next(&mut self, wire: &Wire) -> Next {
         let next = self.stream.next(wire);
@@ -363,13 +361,21 @@ impl Source for Remote {
     }
 }
 
-impl Source for ProfileStream {
+impl Source for Profiles {
     fn next(&mut self, wire: &Wire) -> Next {
-        ProfileStream::next(self, |profile| wire.profile(profile))
+        let next = self.stream.next(|profile| wire.profile(profile));
+        if self.stream.missed() > self.discovery.config().stream_queue_capacity {
+            let metrics = self.discovery.metrics();
+            match self.stream.service() {
+                Some((name, port)) => metrics.profile_overflow(name, port),
+                None => metrics.endpoint_profile_overflow(),
+            }
+        }
+        next
     }
 
     async fn changed(&mut self) {
-        ProfileStream::changed(self).await;
+        self.stream.changed().await;
     }
 }
 
@@ -449,10 +455,11 @@ impl Inner {
             Method::Get => ("Get", &GET),
             Method::GetProfile => ("GetProfile", &GET_PROFILE),
         };
-        let answer = match (self.enter(&request), method) {
+        let token = Token::parse(&request.context_token);
+        let answer = match (self.enter(&request, &token), method) {
             (Err(status), _) => Err(status),
-            (Ok(()), Method::Get) => self.get(&request).await,
-            (Ok(()), Method::GetProfile) => self.get_profile(&request).await,
+            (Ok(()), Method::Get) => self.get(&request.path, token).await,
+            (Ok(()), Method::GetProfile) => self.get_profile(&request.path, token).await,
         };
         log(&request, name, &answer);
         match answer {
@@ -464,9 +471,11 @@ impl Inner {
         }
     }
 
-    /// Whether there is time for one more stream of this client now.
-    fn enter(&self, request: &GetDestination) -> Result<(), Status> {
-        let entered = self.gate.enter(&request.context_token, Instant::now());
+    /// Whether there is time for one more stream of this client now. A token without a pod does not
+    /// say whose it is.
+    fn enter(&self, request: &GetDestination, token: &Token) -> Result<(), Status> {
+        let client = Some(request.context_token.as_str()).filter(|_| !token.pod.is_empty());
+        let entered = self.gate.enter(client, Instant::now());
         entered.map_err(|too_many| {
             let mut status = Status::unavailable(too_many.to_string());
             let pause = u64::try_from(too_many.0.as_millis()).unwrap_or(u64::MAX);

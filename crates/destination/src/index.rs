@@ -114,8 +114,8 @@ impl Index {
             }
         }
         for ip in dirty.addresses {
-            for (port, view) in self.views.addresses_of(ip) {
-                view.publish(self.address_profile(ip, port));
+            for (key, view) in self.views.addresses_of(ip) {
+                view.publish(self.address_profile(ip, &key));
             }
         }
     }

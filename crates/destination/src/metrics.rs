@@ -22,7 +22,7 @@ pub struct Metrics {
     workload_subscribers: Gauge,
     workload_updates: Count,
     endpoint_overflow: Family<OverflowLabels, Count>,
-    profile_overflow: Count,
+    profile_overflow: Family<ProfileOverflowLabels, Count>,
     endpoint_profile_overflow: Count,
     clusters: Gauge,
 }
@@ -60,6 +60,12 @@ struct ServiceLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OverflowLabels {
     service: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProfileOverflowLabels {
+    fqn: String,
+    port: u16,
 }
 
 /// The series of one view.
@@ -143,12 +149,12 @@ impl Metrics {
         );
         registry.register(
             "profile_updates_queue_overflow",
-            "Profile updates that could not be queued",
+            "Slow streams that got the newest profile instead of updates",
             metrics.profile_overflow.clone(),
         );
         registry.register(
             "endpoint_profile_updates_queue_overflow",
-            "Endpoint profile updates that could not be queued",
+            "Slow streams that got the newest endpoint profile instead of updates",
             metrics.endpoint_profile_overflow.clone(),
         );
         registry.register(
@@ -177,6 +183,19 @@ impl Metrics {
         self.endpoint_overflow
             .get_or_create(&OverflowLabels { service })
             .inc();
+    }
+
+    /// A stream was so slow that it skipped more profiles of a Service than it may.
+    pub fn profile_overflow(&self, name: &str, port: u16) {
+        let fqn = name.to_owned();
+        self.profile_overflow
+            .get_or_create(&ProfileOverflowLabels { fqn, port })
+            .inc();
+    }
+
+    /// A stream was so slow that it skipped more profiles of an address than it may.
+    pub fn endpoint_profile_overflow(&self) {
+        self.endpoint_profile_overflow.inc();
     }
 
     pub(crate) fn endpoints(&self, id: &ObjectId, port: u16) -> ViewMetrics {
@@ -262,7 +281,8 @@ impl Drop for ViewMetrics {
     fn drop(&mut self) {
         self.watchers(0);
         match &self.of {
-            Of::Endpoints(families, labels) => {
+            // A cluster that was linked anew has the same series; the last one takes it along.
+            Of::Endpoints(families, labels) if self.subscribers.get() == 0 => {
                 families.subscribers.remove(labels);
                 families.updates.remove(labels);
                 families.pods.remove(labels);
@@ -277,7 +297,7 @@ impl Drop for ViewMetrics {
                     metrics.service_subscribers.remove(service);
                 }
             }
-            Of::Profile(..) | Of::Workload => {}
+            Of::Endpoints(..) | Of::Profile(..) | Of::Workload => {}
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// A host and a port. No port means 80.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,11 +24,17 @@ pub struct ServiceName {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Token {
-    #[serde(rename = "ns")]
+    #[serde(rename = "ns", deserialize_with = "text_or_null")]
     pub namespace: String,
-    #[serde(rename = "nodeName")]
+    #[serde(rename = "nodeName", deserialize_with = "text_or_null")]
     pub node: String,
+    #[serde(deserialize_with = "text_or_null")]
     pub pod: String,
+}
+
+/// A field may be spelt out as missing.
+fn text_or_null<'de, D: Deserializer<'de>>(field: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(field)?.unwrap_or_default())
 }
 
 impl Authority {
@@ -192,6 +198,16 @@ mod tests {
                 "JSON with less and more",
                 r#"{"ns":"shop","x":1}"#,
                 token("shop", "", ""),
+            ),
+            (
+                "a field that is null",
+                r#"{"ns":"shop","nodeName":null,"pod":null}"#,
+                token("shop", "", ""),
+            ),
+            (
+                "a field of another shape",
+                r#"{"ns":"shop","nodeName":1}"#,
+                token("", "", ""),
             ),
             ("older form", "ns:shop", token("shop", "", "")),
             ("nothing", "", token("", "", "")),

@@ -153,6 +153,42 @@ mod tests {
     use super::*;
     use crate::{ObjectId, stream::Client as Subscriber};
 
+    /// Spec 1.7: what is watched.
+    #[test]
+    fn kinds() {
+        for (name, slices, has, lacks) in [
+            (
+                "slices on",
+                true,
+                ["endpointslices", "externalworkloads"],
+                "endpoints",
+            ),
+            (
+                "slices off: ExternalWorkloads have addresses of their own",
+                false,
+                ["endpoints", "externalworkloads"],
+                "endpointslices",
+            ),
+        ] {
+            let config = Config {
+                enable_endpoint_slices: slices,
+                enable_ipv6: slices,
+                ..Config::default()
+            };
+            let watches = watch::Metrics::unregistered();
+            let destination = Destination::new(config, &mut Registry::default(), watches);
+            let mut watches = Watches::new();
+            destination.subscribe(&mut watches);
+            let watched = format!("{watches:?}");
+            let common = ["services", "pods", "serviceprofiles", "servers", "secrets"];
+            let common = common.into_iter().chain(["nodes", "replicasets", "jobs"]);
+            for kind in common.chain(has) {
+                assert!(watched.contains(&format!("{kind:?}")), "{name}: {kind}");
+            }
+            assert!(!watched.contains(&format!("{lacks:?}")), "{name}: {lacks}");
+        }
+    }
+
     /// Names are public: dashboards and alerts are written with them.
     #[test]
     fn metric_names() {
@@ -171,6 +207,9 @@ mod tests {
             .service_profile(&web, 80, None, None)
             .expect("a Service");
         discovery.metrics().overflow(&web, 80);
+        discovery
+            .metrics()
+            .profile_overflow("web.ns.svc.cluster.local", 80);
         destination.calls.start(&crate::grpc::GET).end(0);
         // Families without a series are not written.
         let mut text = String::new();

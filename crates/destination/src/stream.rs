@@ -18,8 +18,8 @@ use crate::{
     intern::{Name, ObjectId},
     metrics::Metrics,
     view::{
-        AddressView, Base, Encode, Encoded, EndpointsView, Messages, Profile, ProfileKey,
-        ProfileView, Snapshot, ValueView, ViewKey,
+        AddressKey, AddressView, Base, Encode, Encoded, EndpointsView, Messages, Profile,
+        ProfileKey, ProfileView, Snapshot, ValueView, ViewKey,
     },
 };
 
@@ -52,7 +52,8 @@ pub struct EndpointsStream {
     client: Client,
     dispatch: Option<Dispatch>,
     last: Option<Arc<Snapshot>>,
-    /// Sets this client was too slow to see.
+    /// Revision of the newest set this client was shown, and how many went by before it.
+    seen: Option<u64>,
     missed: u64,
     watching: Watching,
 }
@@ -61,7 +62,8 @@ pub struct EndpointsStream {
 #[derive(Debug)]
 pub struct ProfileStream {
     source: Source,
-    _watching: Watching,
+    missed: u64,
+    watching: Watching,
 }
 
 #[derive(Debug)]
@@ -145,10 +147,11 @@ impl Discovery {
         use linkerd_k8s as k8s;
         if self.config.enable_endpoint_slices {
             watches.subscribe::<k8s::EndpointSlice, _>(&self.index);
-            watches.subscribe::<k8s::ExternalWorkload, _>(&self.index);
         } else {
             watches.subscribe::<k8s::Endpoints, _>(&self.index);
         }
+        // Only slices refer to them, but they have addresses of their own too.
+        watches.subscribe::<k8s::ExternalWorkload, _>(&self.index);
         watches.subscribe::<k8s::Service, _>(&self.index);
         watches.subscribe::<k8s::Pod, _>(&self.index);
         watches.subscribe::<k8s::ReplicaSet, _>(&self.index);
@@ -210,6 +213,7 @@ impl Discovery {
             client,
             dispatch,
             last: None,
+            seen: None,
             missed: 0,
             watching: Watching {
                 index: self.index.clone(),
@@ -251,7 +255,8 @@ impl Discovery {
                 value: view.follow(),
                 last: None,
             },
-            _watching: Watching {
+            missed: 0,
+            watching: Watching {
                 index: self.index.clone(),
                 key: ViewKey::Profile(id.clone(), key),
             },
@@ -260,23 +265,35 @@ impl Discovery {
 
     /// What stands behind an address.
     pub fn address(&self, ip: IpAddr, port: u16) -> AtAddress {
+        self.address_view(ip, AddressKey { port, pod: None })
+    }
+
+    /// What one instance of a Service is; none if there is no such instance, or nothing is known of
+    /// its pod.
+    pub fn instance(&self, service: &ObjectId, hostname: &str, port: u16) -> Option<AtAddress> {
+        let (pod, ip) = self.index.lock().instance(service, hostname)?;
+        let pod = Some(pod);
+        Some(self.address_view(ip, AddressKey { port, pod }))
+    }
+
+    fn address_view(&self, ip: IpAddr, key: AddressKey) -> AtAddress {
         let mut index = self.index.lock();
-        let view: Arc<AddressView> = match index.views.hold_address(ip, port) {
+        let view: Arc<AddressView> = match index.views.hold_address(ip, &key) {
             Some(view) => view,
-            None => match index.address_profile(ip, port) {
+            None => match index.address_profile(ip, &key) {
                 Resolved::Service(id) => return AtAddress::Service(id),
                 Resolved::Conflict(conflict) => return AtAddress::Conflict(conflict),
                 resolved @ Resolved::Profile(_) => {
                     let metrics = index.views.metrics.workload();
                     let view = Arc::new(ValueView::new(resolved, metrics));
-                    index.views.add_address(ip, port, view.clone());
+                    index.views.add_address(ip, key.clone(), view.clone());
                     view
                 }
             },
         };
         let watching = Watching {
             index: self.index.clone(),
-            key: ViewKey::Address(ip, port),
+            key: ViewKey::Address(ip, key),
         };
         let value = view.follow();
         drop(index);
@@ -286,14 +303,10 @@ impl Discovery {
             Resolved::Conflict(conflict) => AtAddress::Conflict(conflict.clone()),
             Resolved::Profile(_) => AtAddress::Profile(ProfileStream {
                 source: Source::Address { value, last: None },
-                _watching: watching,
+                missed: 0,
+                watching,
             }),
         }
-    }
-
-    /// Address of one instance of a Service.
-    pub fn instance(&self, service: &ObjectId, hostname: &str) -> Option<IpAddr> {
-        self.index.lock().instance_ip(service, hostname)
     }
 }
 
@@ -309,6 +322,7 @@ impl EndpointsStream {
     /// What the client must be told to see what is now.
     pub fn next(&mut self, encode: &dyn Encode) -> Next {
         let base = self.base.borrow_and_update().clone();
+        self.missed = 0;
         if base.dispatch.is_some() {
             let before = self
                 .dispatch
@@ -320,12 +334,9 @@ impl EndpointsStream {
         let snapshot = self.cut_of(&base);
         let messages = match &self.last {
             None => snapshot.first(encode),
-            Some(last) => {
-                let (messages, missed) = snapshot.since(last, encode);
-                self.missed = missed;
-                messages
-            }
+            Some(last) => snapshot.since(last, encode),
         };
+        self.note(&snapshot);
         self.last = Some(snapshot);
         if messages.is_empty() {
             Next::Wait
@@ -337,7 +348,15 @@ impl EndpointsStream {
     /// What the client should see now, whatever it saw before.
     pub(crate) fn snapshot(&mut self) -> Arc<Snapshot> {
         let base = self.base.borrow_and_update().clone();
-        self.cut_of(&base)
+        let snapshot = self.cut_of(&base);
+        self.note(&snapshot);
+        snapshot
+    }
+
+    /// Counts the sets that went by since the last one this client was shown.
+    fn note(&mut self, snapshot: &Snapshot) {
+        let seen = self.seen.replace(snapshot.revision);
+        self.missed = seen.map_or(0, |seen| snapshot.revision.saturating_sub(seen));
     }
 
     /// How the Service is discovered now; none when it is gone.
@@ -350,7 +369,7 @@ impl EndpointsStream {
         Arc::ptr_eq(&self.watching.index, &discovery.index)
     }
 
-    /// How many sets went by between the last two messages.
+    /// How many sets there were between the last two this client was shown.
     pub fn missed(&self) -> u64 {
         self.missed
     }
@@ -394,7 +413,7 @@ impl ProfileStream {
     pub fn next(&mut self, encode: impl Fn(&Profile) -> Bytes) -> Next {
         match &mut self.source {
             Source::Service { value, last } => {
-                let Some(now) = newer(value, last) else {
+                let Some(now) = newer(value, last, &mut self.missed) else {
                     return Next::Wait;
                 };
                 let Some(profile) = &now.value else {
@@ -403,7 +422,7 @@ impl ProfileStream {
                 Next::Send(Messages::from_iter([now.bytes(|_| encode(profile))]))
             }
             Source::Address { value, last } => {
-                let Some(now) = newer(value, last) else {
+                let Some(now) = newer(value, last, &mut self.missed) else {
                     return Next::Wait;
                 };
                 let Resolved::Profile(profile) = &now.value else {
@@ -411,6 +430,19 @@ impl ProfileStream {
                 };
                 Next::Send(Messages::from_iter([now.bytes(|_| encode(profile))]))
             }
+        }
+    }
+
+    /// How many profiles there were between the last two this client was shown.
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// Name and port of the Service whose profile it is; none where it is an address's.
+    pub fn service(&self) -> Option<(&str, u16)> {
+        match &self.watching.key {
+            ViewKey::Profile(_, key) => Some((&key.name, key.port)),
+            ViewKey::Endpoints(..) | ViewKey::Address(..) => None,
         }
     }
 
@@ -425,9 +457,15 @@ impl ProfileStream {
 
 type Latest<T> = Option<Arc<Encoded<T>>>;
 
-/// The newest value, unless it is the last one seen.
-fn newer<T>(value: &mut watch::Receiver<Arc<Encoded<T>>>, last: &mut Latest<T>) -> Latest<T> {
+/// The newest value, unless it is the last one seen, and how many there were since that.
+fn newer<T>(
+    value: &mut watch::Receiver<Arc<Encoded<T>>>,
+    last: &mut Latest<T>,
+    missed: &mut u64,
+) -> Latest<T> {
     let now = value.borrow_and_update().clone();
+    let seen = last.as_ref().map_or(now.revision, |last| last.revision);
+    *missed = now.revision.saturating_sub(seen);
     if last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &now)) {
         return None;
     }

@@ -45,7 +45,8 @@ pub struct Base {
 pub struct Snapshot {
     /// Unique within the view.
     serial: u64,
-    revision: u64,
+    /// That of the set it was cut from.
+    pub(crate) revision: u64,
     pub(crate) exists: bool,
     pub(crate) zone: Option<Name>,
     pub(crate) labels: Labels,
@@ -78,6 +79,8 @@ pub trait Encode {
 #[derive(Debug)]
 pub struct Encoded<T> {
     pub value: T,
+    /// One more than that of the value before.
+    pub(crate) revision: u64,
     bytes: OnceLock<Bytes>,
 }
 
@@ -101,6 +104,14 @@ pub struct ServiceProfile {
     pub port: u16,
     pub opaque: bool,
     pub spec: Option<Arc<Spec>>,
+}
+
+/// Which profile of an address is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AddressKey {
+    pub port: u16,
+    /// The pod that was asked for by name, whatever else has its address.
+    pub pod: Option<ObjectId>,
 }
 
 /// Who asks for a Service's profile, and how.
@@ -144,7 +155,7 @@ trait Measured {
 pub(crate) struct Views {
     endpoints: AHashMap<ObjectId, AHashMap<u16, Held<EndpointsView>>>,
     profiles: AHashMap<ObjectId, AHashMap<ProfileKey, Held<ProfileView>>>,
-    addresses: AHashMap<IpAddr, AHashMap<u16, Held<AddressView>>>,
+    addresses: AHashMap<IpAddr, AHashMap<AddressKey, Held<AddressView>>>,
     pub(crate) metrics: Metrics,
 }
 
@@ -153,7 +164,7 @@ pub(crate) struct Views {
 pub(crate) enum ViewKey {
     Endpoints(ObjectId, u16),
     Profile(ObjectId, ProfileKey),
-    Address(IpAddr, u16),
+    Address(IpAddr, AddressKey),
 }
 
 // === impl EndpointsView ===
@@ -254,20 +265,14 @@ impl Snapshot {
         self.first.get_or_init(|| encode.first(self)).clone()
     }
 
-    /// Messages for a client that has seen `last`, and how many sets it missed in between.
-    pub(crate) fn since(&self, last: &Snapshot, encode: &dyn Encode) -> (Messages, u64) {
+    /// Messages for a client that has seen `last`.
+    pub(crate) fn since(&self, last: &Snapshot, encode: &dyn Encode) -> Messages {
         if self.serial == last.serial {
-            return (Messages::new(), 0);
+            return Messages::new();
         }
         match &self.delta {
-            Some((from, change)) if *from == last.serial => (change.messages(self, encode), 0),
-            _ => {
-                let change = Change::between(last, self);
-                (
-                    encode.change(self, &change),
-                    self.revision.saturating_sub(last.revision),
-                )
-            }
+            Some((from, change)) if *from == last.serial => change.messages(self, encode),
+            _ => encode.change(self, &Change::between(last, self)),
         }
     }
 }
@@ -302,9 +307,10 @@ impl Change {
 // === impl Encoded ===
 
 impl<T> Encoded<T> {
-    pub(crate) fn new(value: T) -> Self {
+    pub(crate) fn new(value: T, revision: u64) -> Self {
         Self {
             value,
+            revision,
             bytes: OnceLock::new(),
         }
     }
@@ -331,7 +337,7 @@ impl Measured for EndpointsView {
 impl<T: PartialEq> ValueView<T> {
     pub(crate) fn new(value: T, metrics: ViewMetrics) -> Self {
         Self {
-            value: watch::Sender::new(Arc::new(Encoded::new(value))),
+            value: watch::Sender::new(Arc::new(Encoded::new(value, 1))),
             metrics,
         }
     }
@@ -346,7 +352,7 @@ impl<T: PartialEq> ValueView<T> {
                 return false;
             }
             self.metrics.updated();
-            *last = Arc::new(Encoded::new(value));
+            *last = Arc::new(Encoded::new(value, last.revision + 1));
             true
         });
     }
@@ -378,7 +384,7 @@ impl Views {
         of(&self.profiles, id)
     }
 
-    pub(crate) fn addresses_of(&self, ip: IpAddr) -> Vec<(u16, Arc<AddressView>)> {
+    pub(crate) fn addresses_of(&self, ip: IpAddr) -> Vec<(AddressKey, Arc<AddressView>)> {
         of(&self.addresses, &ip)
     }
 
@@ -398,8 +404,12 @@ impl Views {
         hold(&mut self.profiles, id, key)
     }
 
-    pub(crate) fn hold_address(&mut self, ip: IpAddr, port: u16) -> Option<Arc<AddressView>> {
-        hold(&mut self.addresses, &ip, &port)
+    pub(crate) fn hold_address(
+        &mut self,
+        ip: IpAddr,
+        key: &AddressKey,
+    ) -> Option<Arc<AddressView>> {
+        hold(&mut self.addresses, &ip, key)
     }
 
     pub(crate) fn add_endpoints(&mut self, id: ObjectId, port: u16, view: Arc<EndpointsView>) {
@@ -415,12 +425,9 @@ impl Views {
         self.profiles.entry(id).or_default().insert(key, (1, view));
     }
 
-    pub(crate) fn add_address(&mut self, ip: IpAddr, port: u16, view: Arc<AddressView>) {
+    pub(crate) fn add_address(&mut self, ip: IpAddr, key: AddressKey, view: Arc<AddressView>) {
         view.metrics.watchers(1);
-        self.addresses
-            .entry(ip)
-            .or_default()
-            .insert(port, (1, view));
+        self.addresses.entry(ip).or_default().insert(key, (1, view));
     }
 
     /// A watcher left; the view goes with the last one.
@@ -428,7 +435,7 @@ impl Views {
         match key {
             ViewKey::Endpoints(id, port) => release(&mut self.endpoints, id, port),
             ViewKey::Profile(id, key) => release(&mut self.profiles, id, key),
-            ViewKey::Address(ip, port) => release(&mut self.addresses, ip, port),
+            ViewKey::Address(ip, key) => release(&mut self.addresses, ip, key),
         }
     }
 

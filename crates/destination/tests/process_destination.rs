@@ -7,7 +7,9 @@ use linkerd_api::proto::destination::{
     DestinationProfile, GetDestination, Update, destination_client::DestinationClient, update,
 };
 use linkerd_destination::{Clusters, Config, Discovery, Index, Metrics, Server, serve};
-use linkerd_k8s::{EndpointSlice, Index as _, Key, Pod, Service, ServiceProfile};
+use linkerd_k8s::{
+    EndpointSlice, ExternalWorkload, Index as _, Key, Node, Pod, Service, ServiceProfile,
+};
 use linkerd_runtime::{
     drain,
     gate::{Gate, Rate},
@@ -324,6 +326,16 @@ async fn refusals_of_get_profile() {
             "spec": {"type": "ExternalName", "externalName": "example.com"}}),
         ));
         index.apply(object::<Pod>(pod("twin", "10.1.0.1")));
+        let host_port = json!({"spec": {"containers": [
+            {"name": "app", "ports": [{"containerPort": 1, "hostPort": 7777}]},
+        ]}});
+        for (name, ip) in [("c", "10.1.0.3"), ("d", "10.1.0.4")] {
+            index.apply(object::<Pod>(with(pod(name, ip), host_port.clone())));
+        }
+        for name in ["one", "two"] {
+            let workload = external_workload(name, "172.16.0.1");
+            index.apply(object::<ExternalWorkload>(workload));
+        }
         index.apply(object::<Service>(with(
             service("10.0.0.1"),
             json!({"metadata": {"name": "twin"}}),
@@ -354,6 +366,28 @@ async fn refusals_of_get_profile() {
             "x.web.ns.svc.cluster.local:80",
             Code::NotFound,
             "no pod found in Service web.ns for hostname x",
+        ),
+        // An instance of a Service that is not there, or stands for something outside.
+        (
+            "x.nobody.ns.svc.cluster.local:80",
+            Code::NotFound,
+            "Service nobody.ns not found",
+        ),
+        (
+            "x.ext.ns.svc.cluster.local:80",
+            Code::InvalidArgument,
+            "Invalid authority: x.ext.ns.svc.cluster.local:80",
+        ),
+        // Two claim the port of a host, or the address of a machine.
+        (
+            "192.168.0.1:7777",
+            Code::FailedPrecondition,
+            "found 2 pods with a conflicting host network endpoint 192.168.0.1:7777",
+        ),
+        (
+            "172.16.0.1:8080",
+            Code::FailedPrecondition,
+            "found 2 externalworkloads with a conflicting ip 172.16.0.1",
         ),
         (
             "10.0.0.1:80",
@@ -413,6 +447,30 @@ async fn profiles_follow_the_objects() {
     assert!(matches!(end, Ok(None)), "the stream ends well: {end:?}");
 }
 
+/// Spec 3.1: an instance of a Service is answered for with the address of its pod.
+#[tokio::test]
+async fn the_profile_of_an_instance() {
+    let mut running = Running::with_web().await;
+    running.index(|index| {
+        let named = with(to_pod("a", "10.1.0.1"), json!({"hostname": "web-0"}));
+        index.apply(object::<EndpointSlice>(slice("web-1", &[named])));
+    });
+    let path = "web-0.web.ns.svc.cluster.local:8080";
+    let mut stream = running.profile(path, "").await.expect("a stream");
+    let profile = next(&mut stream).await;
+    let endpoint = profile.endpoint.expect("an endpoint");
+    let identity = "sa.ns.serviceaccount.identity.linkerd.cluster.local";
+    assert_eq!(
+        line(&endpoint),
+        format!("10.1.0.1:8080 hint=h2 dns={identity} sni={identity}")
+    );
+    assert!(labels(&endpoint).contains("namespace=ns pod=a"));
+    assert!(profile.fully_qualified_name.is_empty());
+    running.index(|index| linkerd_k8s::Index::<Pod>::delete(index, &Key::new("ns", "a")));
+    let endpoint = next(&mut stream).await.endpoint.expect("an endpoint");
+    assert_eq!(line(&endpoint), "10.1.0.1:8080", "its pod is gone");
+}
+
 #[tokio::test]
 async fn a_service_of_a_linked_cluster() {
     let mut running = Running::start().await;
@@ -428,14 +486,21 @@ async fn a_service_of_a_linked_cluster() {
         // Hints of zones mean nothing from here.
         let hinted = with(
             to_pod("a", "10.8.0.1"),
-            json!({"hints": {"forZones": [{"name": "x"}]}}),
+            json!({"hints": {"forZones": [{"name": "x"}]}, "zone": "east"}),
         );
-        index.apply(object::<EndpointSlice>(slice("web-1", &[hinted])));
+        let stranger = with(to_pod("b", "10.8.0.2"), json!({"zone": "west"}));
+        index.apply(object::<EndpointSlice>(slice("web-1", &[hinted, stranger])));
         index.apply(object::<Pod>(pod("a", "10.8.0.1")));
+        let label = json!({"linkerd.io/control-plane-ns": "theirs"});
+        let theirs = json!({"metadata": {"labels": label}});
+        index.apply(object::<Pod>(with(pod("b", "10.8.0.2"), theirs)));
+        // A node over there that has the name of the client's is another node.
+        index.apply(object::<Node>(node("node-1", "west")));
     }
     let listing = remote.listed().block("endpointslices");
     running.clusters.insert("east", remote);
     running.index(|index| {
+        index.apply(object::<Node>(node("node-1", "east")));
         index.apply(object::<Service>(with(
             service("10.0.0.1"),
             json!({"metadata": {"name": "web-east", "labels": {
@@ -448,8 +513,9 @@ async fn a_service_of_a_linked_cluster() {
     let refused = running.get("web-east.ns.svc.cluster.local:80", "").await;
     assert_eq!(refused.expect_err("not listed").code(), Code::Unavailable);
     drop(listing);
+    let token = r#"{"ns":"ns","nodeName":"node-1"}"#;
     let mut stream = running
-        .get("web-east.ns.svc.cluster.local:80", "")
+        .get("web-east.ns.svc.cluster.local:80", token)
         .await
         .expect("a stream");
     let mut seen = Replay::default();
@@ -457,11 +523,18 @@ async fn a_service_of_a_linked_cluster() {
     let identity = "sa.ns.serviceaccount.identity.linkerd.east.td";
     assert_eq!(
         seen.lines(),
-        [format!(
-            "10.8.0.1:8080 hint=h2 dns={identity} sni={identity}"
-        )]
+        [
+            format!("10.8.0.1:8080 hint=h2 dns={identity} sni={identity}"),
+            "10.8.0.2:8080 hint=h2".to_owned(),
+        ],
+        "a pod of another control plane over there has no identity"
     );
     assert_eq!(seen.set_labels["service"], "web");
+    let near = seen.endpoints.values();
+    let near: Vec<_> = near
+        .map(|it| it.metric_labels["zone_locality"].as_str())
+        .collect();
+    assert_eq!(near, ["local", "remote"], "by the client's own node");
     // Another kind of Service now: the client must ask again.
     running.index(|index| {
         index.apply(object::<Service>(with(
@@ -596,11 +669,100 @@ async fn a_federated_service() {
     running.index(|index| index.apply(federated("", "web@west")));
     until(&mut stream, &mut seen, |seen| seen.endpoints.len() == 1).await;
 
+    const FEDERATED: &str = "web-federated.ns.svc.cluster.local:80";
     running.index(|index| {
         linkerd_k8s::Index::<Service>::delete(index, &Key::new("ns", "web-federated"))
     });
     let end = timeout(PATIENCE, stream.message()).await.expect("in time");
-    assert!(matches!(end, Ok(None)), "{end:?}");
+    assert!(matches!(end, Ok(None)), "deleted: {end:?}");
+
+    running.index(|index| index.apply(federated("web", "")));
+    let mut stream = running.get(FEDERATED, "").await.expect("a stream");
+    next(&mut stream).await;
+    running.index(|index| {
+        let plain = json!({"metadata": {"name": "web-federated"}});
+        index.apply(object::<Service>(with(service("10.0.0.9"), plain)));
+    });
+    let end = timeout(PATIENCE, stream.message()).await.expect("in time");
+    assert!(matches!(end, Ok(None)), "not federated any more: {end:?}");
+}
+
+/// Spec 2.2 and 2.5: where the client is matters for the members of its own cluster only; the
+/// instance it asks for matters for all.
+#[tokio::test]
+async fn members_of_a_federated_service_are_filtered() {
+    let mut running = Running::start().await;
+    // Two pods, on nodes and in zones of their own, each with a hostname.
+    let members = |discovery: &Discovery, network: &str, service: serde_json::Value| {
+        let mut index = discovery.index().lock();
+        index.apply(object::<Service>(service));
+        let mut endpoints = Vec::new();
+        for (n, zone) in [(1, "east"), (2, "west")] {
+            let (name, ip) = (format!("web-{n}"), format!("{network}.{n}"));
+            let on_node = json!({"spec": {"nodeName": format!("node-{n}")}});
+            index.apply(object::<Pod>(with(pod(&name, &ip), on_node)));
+            index.apply(object::<Node>(node(&format!("node-{n}"), zone)));
+            let hints = json!({"forZones": [{"name": zone}]});
+            let extra = json!({"hostname": name, "hints": hints});
+            endpoints.push(with(to_pod(&name, &ip), extra));
+        }
+        index.apply(object::<EndpointSlice>(slice("web-1", &endpoints)));
+    };
+    let local_policy = || {
+        with(
+            service("10.9.0.1"),
+            json!({"spec": {"internalTrafficPolicy": "Local"}}),
+        )
+    };
+    let east = Discovery::new(Config::default(), Metrics::default());
+    members(&east, "10.8.0", local_policy());
+    running.clusters.insert("east", east);
+    running.index(|index| {
+        index.apply(object::<Service>(with(
+            service("10.0.0.9"),
+            json!({"metadata": {"name": "all", "annotations": {
+                "multicluster.linkerd.io/local-discovery": "web",
+                "multicluster.linkerd.io/remote-discovery": "web@east",
+            }}}),
+        )));
+    });
+    let node_2 = r#"{"ns":"ns","nodeName":"node-2"}"#;
+    for (name, own, path, token, expected) in [
+        (
+            "local members by zone, remote ones not",
+            service("10.0.0.1"),
+            "all.ns.svc.cluster.local:80",
+            node_2,
+            ["10.1.0.2:8080", "10.8.0.1:8080", "10.8.0.2:8080"].as_slice(),
+        ),
+        (
+            "local members by node, remote ones not",
+            local_policy(),
+            "all.ns.svc.cluster.local:80",
+            node_2,
+            &["10.1.0.2:8080", "10.8.0.1:8080", "10.8.0.2:8080"],
+        ),
+        (
+            "no node: no local member may be used",
+            local_policy(),
+            "all.ns.svc.cluster.local:80",
+            "",
+            &["10.8.0.1:8080", "10.8.0.2:8080"],
+        ),
+        (
+            "hostname",
+            service("10.0.0.1"),
+            "web-1.all.ns.svc.cluster.local:80",
+            "",
+            &["10.1.0.1:8080", "10.8.0.1:8080"],
+        ),
+    ] {
+        members(&running.discovery, "10.1.0", own);
+        let mut stream = running.get(path, token).await.expect("a stream");
+        let mut seen = Replay::default();
+        seen.update(next(&mut stream).await);
+        assert_eq!(Vec::from_iter(seen.addresses()), expected, "{name}");
+    }
 }
 
 #[tokio::test]
@@ -687,6 +849,23 @@ async fn a_client_that_storms_is_told_to_come_later() {
         )));
     });
     next(&mut open).await;
+}
+
+/// Clients that do not say which pod they are cannot be told apart: none pays for the others.
+#[tokio::test]
+async fn clients_without_a_name_are_not_one_client() {
+    let rate = |burst| Rate {
+        per_second: 1,
+        burst,
+    };
+    let mut running = Running::behind(Gate::new(rate(100), rate(2))).await;
+    running.index(|index| index.apply(object::<Service>(service("10.0.0.1"))));
+    for token in ["", "ns:shop", r#"{"ns":"shop","nodeName":"n"}"#, "?!"] {
+        for _ in 0..5 {
+            let stream = running.get(WEB, token).await;
+            assert!(stream.is_ok(), "{token:?}: {:?}", stream.err());
+        }
+    }
 }
 
 #[tokio::test]

@@ -67,9 +67,12 @@ impl Policies {
         Self { gate, ..self }
     }
 
-    /// Whether there is time for one more stream of this client now.
+    /// Whether there is time for one more stream of this client now. One that names no workload
+    /// is refused for that, not for how often it asks.
     fn enter(&self, client: &str) -> Result<(), Status> {
-        self.gate.enter(client, Instant::now()).map_err(|too_many| {
+        let named = token::workload(client).is_ok();
+        let entered = self.gate.enter(named.then_some(client), Instant::now());
+        entered.map_err(|too_many| {
             let mut status = Status::unavailable(too_many.to_string());
             let pause = u64::try_from(too_many.0.as_millis()).unwrap_or(u64::MAX);
             let metadata = status.metadata_mut();

@@ -451,4 +451,13 @@ async fn a_client_that_storms_is_told_to_come_later() {
     assert!(client.watch_port(port_spec("db", 80)).await.is_ok());
     // A single question is always answered.
     assert!(client.get_port(port_spec("web", 81)).await.is_ok());
+    // Whoever names no workload is told so, however often it asks.
+    for _ in 0..5 {
+        let unnamed = PortSpec {
+            workload: String::new(),
+            port: 80,
+        };
+        let refused = client.watch_port(unnamed).await.expect_err("unnamed");
+        assert_eq!(refused.code(), Code::InvalidArgument);
+    }
 }

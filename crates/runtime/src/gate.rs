@@ -82,14 +82,22 @@ impl Gate {
         Self::new(rate, rate)
     }
 
-    /// Takes on a stream of a client at `now`, or not.
-    pub fn enter(&self, client: &str, now: Instant) -> Result<(), TooMany> {
-        let client = self.hasher.hash_one(client);
+    /// Takes on a stream of a client at `now`, or not. Clients that do not say who they are cannot
+    /// be told apart: only what all may do together counts for them.
+    pub fn enter(&self, client: Option<&str>, now: Instant) -> Result<(), TooMany> {
+        let client = client.map(|client| self.hasher.hash_one(client));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let each = self.each.next(state.clients.get(&client).copied(), now)?;
+        let each = client
+            .map(|client| {
+                let due = state.clients.get(&client).copied();
+                self.each.next(due, now).map(|due| (client, due))
+            })
+            .transpose()?;
         let all = self.all.next(state.all, now)?;
         state.all = Some(all);
-        state.note(client, each, now);
+        if let Some((client, due)) = each {
+            state.note(client, due, now);
+        }
         Ok(())
     }
 }
@@ -115,7 +123,7 @@ mod tests {
 
     fn admitted(gate: &Gate, client: &str, now: Instant, tries: usize) -> usize {
         (0..tries)
-            .filter(|_| gate.enter(client, now).is_ok())
+            .filter(|_| gate.enter(Some(client), now).is_ok())
             .count()
     }
 
@@ -129,7 +137,7 @@ mod tests {
         let (gate, start) = (gate(), Instant::now());
         assert_eq!(admitted(&gate, "storm", start, 1000), 20, "its own burst");
         assert_eq!(
-            gate.enter("storm", start),
+            gate.enter(Some("storm"), start),
             Err(TooMany(Duration::from_millis(100))),
             "it is told when to come again"
         );
@@ -143,11 +151,21 @@ mod tests {
         let (gate, start) = (gate(), Instant::now());
         let many = |now| {
             let clients = (0..1000).map(|n| n.to_string());
-            clients.filter(|it| gate.enter(it, now).is_ok()).count()
+            clients
+                .filter(|it| gate.enter(Some(it), now).is_ok())
+                .count()
         };
         assert_eq!(many(start), 50);
         assert_eq!(many(start + Duration::from_millis(100)), 10);
         assert_eq!(many(start + Duration::from_secs(60)), 50, "time heals");
+    }
+
+    #[test]
+    fn clients_without_a_name_are_only_limited_together() {
+        let (gate, start) = (gate(), Instant::now());
+        let unnamed = (0..1000).filter(|_| gate.enter(None, start).is_ok());
+        assert_eq!(unnamed.count(), 50, "the burst of all, not of one");
+        assert!(gate.enter(Some("calm"), start).is_err(), "all are one rate");
     }
 
     #[test]
@@ -156,11 +174,12 @@ mod tests {
         let gate = Gate::new(rate(u32::MAX, u32::MAX), rate(1, 1));
         let start = Instant::now();
         for n in 0..MAX_CLIENTS + 1000 {
-            assert_eq!(gate.enter(&n.to_string(), start), Ok(()));
+            assert_eq!(gate.enter(Some(&n.to_string()), start), Ok(()));
         }
         let known = |gate: &Gate| gate.state.lock().expect("no panic").clients.len();
         assert_eq!(known(&gate), MAX_CLIENTS);
-        assert_eq!(gate.enter("late", start + Duration::from_secs(2)), Ok(()));
+        let later = start + Duration::from_secs(2);
+        assert_eq!(gate.enter(Some("late"), later), Ok(()));
         assert_eq!(known(&gate), 1);
     }
 

@@ -5,9 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::Index;
 use crate::{
-    endpoint::{Endpoint, Labels},
+    endpoint::{Endpoint, Labels, Target},
     intern::ObjectId,
-    view::Profile,
+    view::{AddressKey, Profile},
 };
 
 /// What an address is.
@@ -21,7 +21,13 @@ pub enum Resolved {
 
 impl Index {
     /// What an address and port are, right now.
-    pub(crate) fn address_profile(&mut self, ip: IpAddr, port: u16) -> Resolved {
+    pub(crate) fn address_profile(&mut self, ip: IpAddr, key: &AddressKey) -> Resolved {
+        let port = key.port;
+        if let Some(id) = &key.pod
+            && let Some((endpoint, opaque)) = self.named_pod(id, SocketAddr::new(ip, port))
+        {
+            return Resolved::Profile(Box::new(Profile::endpoint(endpoint, opaque)));
+        }
         match self.services.with_ip(ip) {
             [] => {}
             [service] => return Resolved::Service(service.clone()),
@@ -85,6 +91,14 @@ impl Index {
         }
     }
 
+    /// A pod somebody asked for by name: unlike those looked for by address it may share its host's
+    /// network or be on its way out, but not be done.
+    fn named_pod(&mut self, id: &ObjectId, addr: SocketAddr) -> Option<(Endpoint, bool)> {
+        let pod = self.pods.get(id).filter(|pod| pod.runs_at(addr.ip()))?;
+        let (endpoint, opaque) = self.pod_endpoint(id, pod, addr);
+        Some((self.in_namespace(id, endpoint), opaque))
+    }
+
     /// Outside of a set, an endpoint says itself which namespace it is in.
     fn in_namespace(&mut self, id: &ObjectId, endpoint: Endpoint) -> Endpoint {
         let namespace = (self.names.get("namespace"), id.namespace.clone());
@@ -92,8 +106,12 @@ impl Index {
         Endpoint { labels, ..endpoint }
     }
 
-    /// Address of the pod that a Service's endpoint with that hostname refers to.
-    pub(crate) fn instance_ip(&self, service: &ObjectId, hostname: &str) -> Option<IpAddr> {
+    /// The pod that a Service's endpoint with that hostname refers to, and its address.
+    pub(crate) fn instance(
+        &self,
+        service: &ObjectId,
+        hostname: &str,
+    ) -> Option<(ObjectId, IpAddr)> {
         let groups = self
             .slices
             .of(service)
@@ -101,7 +119,7 @@ impl Index {
         let mut members = groups.flat_map(|group| group.members.iter());
         let member = members.find(|member| member.hostname.as_deref() == Some(hostname))?;
         match &member.target {
-            crate::endpoint::Target::Pod(id) => self.pods.get(id)?.first_ip(),
+            Target::Pod(id) => Some((id.clone(), self.pods.get(id)?.first_ip()?)),
             _ => None,
         }
     }

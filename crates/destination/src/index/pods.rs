@@ -42,8 +42,7 @@ struct Facts {
     ips: SmallVec<[IpAddr; 2]>,
     host_ips: SmallVec<[IpAddr; 1]>,
     host_network: bool,
-    /// Neither finished nor being deleted.
-    alive: bool,
+    life: Life,
     node: Option<Name>,
     owner: Option<Owner>,
     labels: Box<[(Name, Name)]>,
@@ -56,6 +55,17 @@ struct Facts {
     opaque: Option<PortSet>,
     skip_inbound: PortSet,
     proxy: ProxyPorts,
+}
+
+/// How far a pod is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// It runs, or will.
+    Ahead,
+    /// It is being deleted.
+    Terminating,
+    /// It succeeded or failed.
+    Finished,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +102,11 @@ impl Pods {
 impl PodRecord {
     pub(super) fn first_ip(&self) -> Option<IpAddr> {
         self.facts.ips.first().copied()
+    }
+
+    /// Whether the address is its own and it is not done.
+    pub(super) fn runs_at(&self, ip: IpAddr) -> bool {
+        self.facts.life != Life::Finished && self.facts.ips.contains(&ip)
     }
 
     fn declares(&self, name: &str, port: u16) -> bool {
@@ -300,7 +315,13 @@ impl Index {
             ips,
             host_ips,
             host_network: pod.spec.host_network.unwrap_or(false),
-            alive: !pod.is_terminating() && !pod.is_finished(),
+            life: if pod.is_finished() {
+                Life::Finished
+            } else if pod.is_terminating() {
+                Life::Terminating
+            } else {
+                Life::Ahead
+            },
             node: pod.spec.node_name.as_ref().map(|node| names.get(node)),
             owner,
             labels: pod_labels
@@ -326,7 +347,7 @@ impl Index {
             let key = owner_key(id, owner);
             pods.by_owner.entry(key).or_default().push(id.name.clone());
         }
-        if !facts.alive {
+        if facts.life != Life::Ahead {
             return;
         }
         if !facts.host_network {

@@ -1,12 +1,12 @@
-//! The index with objects and no cluster: profiles.
+//! The index with objects and no cluster: profiles of Services (spec 3.2 and 3.3).
 
 use std::net::IpAddr;
 
-use linkerd_api::proto::{destination as pb, meta};
+use linkerd_api::proto::{destination as pb, http_types, meta};
 use prost::Message;
 use serde_json::{Value, json};
 
-use super::{World, simple};
+use super::{IDENTITY, World, simple};
 use crate::{
     ObjectId,
     config::Config,
@@ -15,6 +15,8 @@ use crate::{
     index::NoService,
     stream::{AtAddress, Next, ProfileStream},
 };
+
+mod address;
 
 /// A client of a profile stream.
 struct Subscriber {
@@ -67,10 +69,12 @@ fn service_profile(world: &World, port: u16, client: Option<&str>) -> Subscriber
 }
 
 fn at(world: &World, ip: &str, port: u16) -> Result<Subscriber, String> {
-    match world
-        .discovery
-        .address(ip.parse::<IpAddr>().expect("an address"), port)
-    {
+    let ip = ip.parse::<IpAddr>().expect("an address");
+    profile_of(world, world.discovery.address(ip, port))
+}
+
+fn profile_of(world: &World, found: AtAddress) -> Result<Subscriber, String> {
+    match found {
         AtAddress::Profile(stream) => Ok(Subscriber::new(stream, world)),
         AtAddress::Service(id) => Err(format!("service {id}")),
         AtAddress::Conflict(message) => Err(message),
@@ -140,6 +144,9 @@ fn an_undefined_port_is_an_empty_profile_until_it_is_defined() {
         resource(client.seen.parent_ref.as_ref()),
         "core/Service/ns/web:81"
     );
+    world.apply("Service", service("10.0.0.1"));
+    assert!(client.catch_up(&world), "the port is taken away again");
+    assert_eq!(client.seen, pb::DestinationProfile::default());
 }
 
 #[test]
@@ -253,6 +260,132 @@ fn no_time_is_not_sent() {
     assert_eq!(timeouts.collect::<Vec<_>>(), [None, Some(1)]);
 }
 
+/// Spec 3.2: routes as they travel.
+#[test]
+fn routes_on_the_wire() {
+    use pb::{request_match::Match as Request, response_match::Match as Response};
+    fn request(it: &pb::RequestMatch) -> String {
+        let seq = |seq: &pb::request_match::Seq| {
+            let all: Vec<_> = seq.matches.iter().map(request).collect();
+            all.join(", ")
+        };
+        match it.r#match.as_ref().expect("a match") {
+            Request::All(all) => format!("all({})", seq(all)),
+            Request::Any(any) => format!("any({})", seq(any)),
+            Request::Not(not) => format!("not({})", request(not)),
+            Request::Path(path) => format!("path {}", path.regex),
+            Request::Method(method) => match method.r#type.as_ref().expect("a type") {
+                http_types::http_method::Type::Registered(number) => {
+                    let known = http_types::http_method::Registered::try_from(*number);
+                    format!("registered {}", known.expect("known").as_str_name())
+                }
+                http_types::http_method::Type::Unregistered(name) => format!("unregistered {name}"),
+            },
+        }
+    }
+    fn response(it: &pb::ResponseMatch) -> String {
+        let seq = |seq: &pb::response_match::Seq| {
+            let all: Vec<_> = seq.matches.iter().map(response).collect();
+            all.join(", ")
+        };
+        match it.r#match.as_ref().expect("a match") {
+            Response::All(all) => format!("all({})", seq(all)),
+            Response::Any(any) => format!("any({})", seq(any)),
+            Response::Not(not) => format!("not({})", response(not)),
+            Response::Status(range) => format!("{}-{}", range.min, range.max),
+        }
+    }
+    let conditions = [
+        ("GET", "registered GET"),
+        ("POST", "registered POST"),
+        ("PUT", "registered PUT"),
+        ("DELETE", "registered DELETE"),
+        ("PATCH", "registered PATCH"),
+        ("OPTIONS", "registered OPTIONS"),
+        ("CONNECT", "registered CONNECT"),
+        ("HEAD", "registered HEAD"),
+        ("TRACE", "registered TRACE"),
+        ("get", "registered GET"),
+        ("PURGE", "unregistered PURGE"),
+    ];
+    let conditions = conditions.map(|(method, expected)| (json!({"method": method}), expected));
+    let nested = [
+        (json!({"pathRegex": "/a.*"}), "path /a.*"),
+        (
+            json!({"all": [{"pathRegex": "/a"}, {"not": {"method": "GET"}}]}),
+            "all(path /a, not(registered GET))",
+        ),
+        (
+            json!({"any": [{"pathRegex": "/a"}, {"all": [{"pathRegex": "/b"}, {"any": [{"method": "PUT"}]}]}]}),
+            "any(path /a, all(path /b, any(registered PUT)))",
+        ),
+        (
+            json!({"pathRegex": "/a", "method": "GET", "not": {"pathRegex": "/b"}, "any": [{"pathRegex": "/c"}], "all": [{"pathRegex": "/d"}]}),
+            "all(all(path /d), any(path /c), registered GET, not(path /b), path /a)",
+        ),
+    ];
+    for (condition, expected) in conditions.into_iter().chain(nested) {
+        let world = simple();
+        let spec = json!({"routes": [{"name": "r", "condition": condition}]});
+        world.apply(
+            "ServiceProfile",
+            with(profile("ns", "r"), json!({"spec": spec})),
+        );
+        let seen = service_profile(&world, 80, None).seen;
+        let found = seen.routes[0].condition.as_ref().expect("a condition");
+        assert_eq!(request(found), expected, "{condition}");
+    }
+
+    let world = simple();
+    let classes = json!([
+        {"condition": {"status": {"min": 500, "max": 599}}, "isFailure": true},
+        {"condition": {"any": [{"status": {"min": 200}}, {"not": {"status": {"min": 1, "max": 2}}}]}},
+        {"condition": {"all": [{"status": {"max": 3}}], "status": {"min": 4, "max": 5}}, "isFailure": false},
+    ]);
+    let routes = json!({"spec": {"routes": [
+        {"name": "one", "condition": {"method": "GET"}, "isRetryable": true, "timeout": "250ms", "responseClasses": classes},
+        {"name": "two", "condition": {"method": "PUT"}, "timeout": "soon"},
+    ]}});
+    world.apply("ServiceProfile", with(profile("ns", "r"), routes));
+    let seen = service_profile(&world, 80, None).seen;
+    let [one, two] = seen.routes.as_slice() else {
+        panic!("two routes, in order: {seen:?}")
+    };
+    let found: Vec<_> = one
+        .response_classes
+        .iter()
+        .map(|class| {
+            (
+                response(class.condition.as_ref().expect("a condition")),
+                class.is_failure,
+            )
+        })
+        .collect();
+    let expected = [
+        ("500-599", true),
+        ("any(200-0, not(1-2))", false),
+        ("all(all(0-3), 4-5)", false),
+    ];
+    assert_eq!(
+        found,
+        expected.map(|(shown, failure)| (shown.to_owned(), failure))
+    );
+    let shown = |route: &pb::Route| {
+        let timeout = route.timeout.map(|it| it.nanos);
+        (
+            route.metrics_labels["route"].clone(),
+            route.is_retryable,
+            timeout,
+        )
+    };
+    assert_eq!(shown(one), ("one".to_owned(), true, Some(250_000_000)));
+    assert_eq!(
+        shown(two),
+        ("two".to_owned(), false, None),
+        "no readable timeout, no limit"
+    );
+}
+
 #[test]
 fn budgets_and_overrides() {
     let world = simple();
@@ -266,6 +399,8 @@ fn budgets_and_overrides() {
                 "dstOverrides": [
                     {"authority": "a.ns.svc.cluster.local", "weight": "500m"},
                     {"authority": "b.ns.svc.cluster.local:8080", "weight": 1},
+                    {"authority": "without-weight"},
+                    {"authority": "weight-zero", "weight": "0"},
                 ],
             },
         }),
@@ -286,7 +421,9 @@ fn budgets_and_overrides() {
         overrides,
         [
             ("a.ns.svc.cluster.local:80", 5000),
-            ("b.ns.svc.cluster.local:8080", 10000)
+            ("b.ns.svc.cluster.local:8080", 10000),
+            ("without-weight:80", 0),
+            ("weight-zero:80", 0),
         ]
     );
     assert!(
@@ -348,341 +485,4 @@ fn a_changed_annotation_reaches_the_stream() {
     world.apply("Service", with(service("10.0.0.1"), annotated));
     assert!(client.catch_up(&world));
     assert!(client.seen.opaque_protocol);
-}
-
-const IDENTITY: &str = "sa.ns.serviceaccount.identity.linkerd.cluster.local";
-
-/// Spec 3.1 and 3.4: what stands behind an address.
-#[test]
-fn addresses() {
-    let meshed = format!("hint=h2 dns={IDENTITY} sni={IDENTITY}");
-    let host = json!({"spec": {"hostNetwork": true, "containers": [
-        {"name": "app", "ports": [{"containerPort": 8080, "hostPort": 8080}]}]},
-        "status": {"podIP": "192.168.0.1", "podIPs": [{"ip": "192.168.0.1"}]}});
-    let host_port = json!({"spec": {"containers": [
-        {"name": "app", "ports": [{"containerPort": 8080, "hostPort": 7777}]}]}});
-    let dual = json!({"status": {"podIPs": [{"ip": "10.1.0.1"}, {"ip": "fd00::1"}]}});
-    let finished = |phase: &str| json!({"status": {"phase": phase}});
-    let terminating = json!({"metadata": {"deletionTimestamp": "2025-01-01T00:00:00Z"}});
-    let sidecar = json!({"spec": {"initContainers": [
-        {"name": "side", "ports": [{"containerPort": 9000, "hostPort": 9999}]}]}});
-    for (name, pod_extra, ip, port, expected) in [
-        (
-            "pod",
-            json!({}),
-            "10.1.0.1",
-            8080,
-            format!("10.1.0.1:8080 {meshed}"),
-        ),
-        (
-            "any port of a pod",
-            json!({}),
-            "10.1.0.1",
-            1234,
-            format!("10.1.0.1:1234 {meshed}"),
-        ),
-        (
-            "its second address",
-            dual,
-            "fd00::1",
-            8080,
-            format!("[fd00::1]:8080 {meshed}"),
-        ),
-        (
-            "not running yet",
-            finished("Pending"),
-            "10.1.0.1",
-            8080,
-            format!("10.1.0.1:8080 {meshed}"),
-        ),
-        (
-            "succeeded",
-            finished("Succeeded"),
-            "10.1.0.1",
-            8080,
-            "10.1.0.1:8080".to_owned(),
-        ),
-        (
-            "failed",
-            finished("Failed"),
-            "10.1.0.1",
-            8080,
-            "10.1.0.1:8080".to_owned(),
-        ),
-        (
-            "terminating",
-            terminating,
-            "10.1.0.1",
-            8080,
-            "10.1.0.1:8080".to_owned(),
-        ),
-        ("unknown", json!({}), "8.8.8.8", 53, "8.8.8.8:53".to_owned()),
-        (
-            "host port",
-            host_port.clone(),
-            "192.168.0.1",
-            7777,
-            format!("192.168.0.1:7777 {meshed}"),
-        ),
-        (
-            "other host port",
-            host_port,
-            "192.168.0.1",
-            7778,
-            "192.168.0.1:7778".to_owned(),
-        ),
-        (
-            "host network",
-            host.clone(),
-            "192.168.0.1",
-            8080,
-            format!("192.168.0.1:8080 {meshed}"),
-        ),
-        (
-            "host network, port nobody declares",
-            host,
-            "192.168.0.1",
-            22,
-            "192.168.0.1:22".to_owned(),
-        ),
-        (
-            "host port of a sidecar",
-            sidecar,
-            "192.168.0.1",
-            9999,
-            format!("192.168.0.1:9999 {meshed}"),
-        ),
-    ] {
-        let world = World::new();
-        world.apply("Pod", with(pod("a", "10.1.0.1"), pod_extra));
-        let client = at(&world, ip, port).expect("a profile");
-        assert_eq!(client.endpoint(), expected, "{name}");
-        let seen = &client.seen;
-        assert!(seen.fully_qualified_name.is_empty(), "{name}");
-        assert!(
-            seen.parent_ref.is_none() && seen.profile_ref.is_none(),
-            "{name}"
-        );
-        assert!(seen.retry_budget.is_some(), "{name}");
-        let endpoint = seen.endpoint.as_ref().expect("an endpoint");
-        let known = expected.contains("dns=");
-        let expected = if known {
-            "control_plane_ns=linkerd namespace=ns pod=a serviceaccount=sa"
-        } else {
-            ""
-        };
-        assert_eq!(labels(endpoint), expected, "{name}");
-    }
-}
-
-#[test]
-fn the_address_of_a_service_and_conflicts() {
-    let world = simple();
-    assert_eq!(
-        at(&world, "10.0.0.1", 80).err().as_deref(),
-        Some("service ns/web")
-    );
-    let dual = json!({"spec": {"clusterIPs": ["10.0.0.1", "fd00::10"]}});
-    world.apply("Service", with(service("10.0.0.1"), dual));
-    assert_eq!(
-        at(&world, "fd00::10", 80).err().as_deref(),
-        Some("service ns/web")
-    );
-    let twin = json!({"metadata": {"name": "twin"}});
-    world.apply("Service", with(service("10.0.0.1"), twin));
-    let conflict = "found 2 services with conflicting cluster IP 10.0.0.1";
-    assert_eq!(at(&world, "10.0.0.1", 80).err().as_deref(), Some(conflict));
-    world.delete("Service", "twin");
-    assert_eq!(
-        at(&world, "10.0.0.1", 80).err().as_deref(),
-        Some("service ns/web")
-    );
-
-    world.apply("Pod", pod("b", "10.1.0.1"));
-    let conflict = "found 2 pods with a conflicting pod network IP 10.1.0.1";
-    assert_eq!(at(&world, "10.1.0.1", 80).err().as_deref(), Some(conflict));
-    world.delete("Pod", "b");
-    assert!(at(&world, "10.1.0.1", 80).is_ok());
-
-    let host_port = json!({"spec": {"containers": [{"name": "x", "ports": [{"containerPort": 1, "hostPort": 7777}]}]}});
-    world.apply("Pod", with(pod("c", "10.1.0.3"), host_port.clone()));
-    world.apply("Pod", with(pod("d", "10.1.0.4"), host_port));
-    let conflict = "found 2 pods with a conflicting host network endpoint 192.168.0.1:7777";
-    assert_eq!(
-        at(&world, "192.168.0.1", 7777).err().as_deref(),
-        Some(conflict)
-    );
-
-    world.apply("ExternalWorkload", external_workload("one", "172.16.0.1"));
-    world.apply("ExternalWorkload", external_workload("two", "172.16.0.1"));
-    let conflict = "found 2 externalworkloads with a conflicting ip 172.16.0.1";
-    assert_eq!(
-        at(&world, "172.16.0.1", 8080).err().as_deref(),
-        Some(conflict)
-    );
-    assert!(
-        at(&world, "172.16.0.1", 9999).is_ok(),
-        "neither declares the port"
-    );
-}
-
-#[test]
-fn the_address_of_an_external_workload() {
-    let world = World::new();
-    let mut client = at(&world, "172.16.0.1", 8080).expect("unknown yet");
-    assert_eq!(client.endpoint(), "172.16.0.1:8080");
-    world.apply("ExternalWorkload", external_workload("vm", "172.16.0.1"));
-    assert!(client.catch_up(&world));
-    assert_eq!(
-        client.endpoint(),
-        "172.16.0.1:8080 hint=h2 uri=spiffe://td/vm sni=vm.td"
-    );
-    let endpoint = client.seen.endpoint.as_ref().expect("an endpoint");
-    assert_eq!(labels(endpoint), "external_workload=vm namespace=ns");
-    let server = json!({"metadata": {"namespace": "ns", "name": "s"}, "spec": {
-        "externalWorkloadSelector": {}, "port": 8080, "proxyProtocol": "opaque"}});
-    world.apply("Server", server);
-    assert!(client.catch_up(&world));
-    assert!(client.seen.opaque_protocol);
-    world.delete("Server", "s");
-    assert!(client.catch_up(&world));
-    assert!(!client.seen.opaque_protocol);
-}
-
-#[test]
-fn an_address_is_followed_through_the_life_of_its_pod() {
-    let world = World::new();
-    let mut client = at(&world, "10.1.0.1", 8080).expect("unknown yet");
-    assert_eq!(client.endpoint(), "10.1.0.1:8080");
-    world.apply("Pod", pod("a", "10.1.0.1"));
-    assert!(client.catch_up(&world));
-    assert!(client.endpoint().contains("hint=h2"));
-    world.apply("Pod", pod("a", "10.1.0.1"));
-    assert!(
-        !client.catch_up(&world),
-        "equal messages are not sent again"
-    );
-    let annotated =
-        json!({"metadata": {"annotations": {"config.linkerd.io/opaque-ports": "8080"}}});
-    world.apply("Pod", with(pod("a", "10.1.0.1"), annotated));
-    assert!(client.catch_up(&world), "a running pod's annotation counts");
-    assert!(client.seen.opaque_protocol);
-    world.apply(
-        "Pod",
-        with(
-            pod("a", "10.1.0.1"),
-            json!({"status": {"phase": "Succeeded"}}),
-        ),
-    );
-    assert!(client.catch_up(&world));
-    assert_eq!(client.endpoint(), "10.1.0.1:8080");
-    world.delete("Pod", "a");
-    world.apply("Pod", pod("b", "10.1.0.1"));
-    assert!(client.catch_up(&world));
-    assert!(client.endpoint().contains("hint=h2"));
-    // The address becomes a Service's: the client must ask again.
-    world.apply("Service", service("10.1.0.1"));
-    client.catch_up(&world);
-    assert!(client.ended);
-}
-
-#[test]
-fn opaque_ports_of_an_address() {
-    let config = Config {
-        default_opaque_ports: "3306".parse().expect("ports"),
-        ..Config::default()
-    };
-    let world = World::with(config);
-    let opaque = |ip: &str, port: u16| {
-        at(&world, ip, port)
-            .expect("a profile")
-            .seen
-            .opaque_protocol
-    };
-    assert!(
-        opaque("8.8.8.8", 3306),
-        "unknown addresses go by the default list"
-    );
-    assert!(!opaque("8.8.8.8", 80));
-    world.apply("Pod", pod("a", "10.1.0.1"));
-    assert!(opaque("10.1.0.1", 3306));
-    assert!(!opaque("10.1.0.1", 8080));
-    let mut client = at(&world, "10.1.0.1", 8080).expect("a profile");
-    world.apply("Server", opaque_server("s", json!("http")));
-    assert!(client.catch_up(&world));
-    assert!(
-        client.seen.opaque_protocol && client.endpoint().contains("hint=opaque transport=4143")
-    );
-    world.delete("Server", "s");
-    assert!(client.catch_up(&world), "opacity goes with the Server");
-    assert!(!client.seen.opaque_protocol);
-    let host = json!({"spec": {"containers": [proxy_container(),
-        {"name": "app", "ports": [{"containerPort": 8080, "hostPort": 7777, "name": "http"}]}]}});
-    world.apply("Pod", with(pod("a", "10.1.0.1"), host));
-    world.apply("Server", opaque_server("s", json!("http")));
-    assert!(
-        at(&world, "192.168.0.1", 7777)
-            .expect("a profile")
-            .seen
-            .opaque_protocol,
-        "a named host port"
-    );
-}
-
-#[test]
-fn instances_by_hostname() {
-    let world = World::new();
-    world.apply("Service", service("None"));
-    let named = |pod: &str, ip: &str, hostname: &str, ready: bool| {
-        with(
-            to_pod(pod, ip),
-            json!({"hostname": hostname, "conditions": {"ready": ready}}),
-        )
-    };
-    world.apply(
-        "EndpointSlice",
-        slice(
-            "web-1",
-            &[
-                named("web-0", "10.1.0.1", "web-0", true),
-                named("web-1", "10.1.0.2", "web-1", false),
-                with(
-                    json!({"addresses": ["10.1.0.9"]}),
-                    json!({"hostname": "by-hand"}),
-                ),
-            ],
-        ),
-    );
-    world.apply("Pod", pod("web-0", "10.1.0.1"));
-    world.apply("Pod", pod("web-1", "10.1.0.2"));
-    let id = ObjectId::new("ns", "web");
-    for (hostname, expected) in [
-        ("web-0", Some("10.1.0.1")),
-        ("web-1", Some("10.1.0.2")),
-        ("by-hand", None),
-        ("web-2", None),
-    ] {
-        let ip = world
-            .discovery
-            .instance(&id, hostname)
-            .map(|ip| ip.to_string());
-        assert_eq!(ip.as_deref(), expected, "{hostname}");
-    }
-    // Only ready instances are endpoints.
-    assert_eq!(
-        world
-            .subscribe(80, Some("web-0"), None)
-            .seen
-            .endpoints
-            .len(),
-        1
-    );
-    assert_eq!(
-        world
-            .subscribe(80, Some("web-1"), None)
-            .seen
-            .endpoints
-            .len(),
-        0
-    );
 }
