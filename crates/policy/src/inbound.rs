@@ -17,6 +17,7 @@ use crate::{
         server::ServerProtocol,
         workload::{Workload, WorkloadId},
     },
+    outbound::accepts,
 };
 
 mod authorization;
@@ -115,7 +116,7 @@ fn default_server(
     }
 }
 
-/// Routes attached to a Server, in order of precedence.
+/// Routes a Server accepts, in order of precedence.
 fn attached<'s, R>(
     store: &'s Store,
     namespace: &str,
@@ -129,20 +130,27 @@ fn attached<'s, R>(
         .filter(|id| id.namespace == namespace);
     let mut routes: Vec<&R> = routes
         .filter_map(|id| find(id).map(Arc::as_ref))
-        .filter(|route| serves_inbound(head(route)))
+        .filter(|route| serves_inbound(store, head(route), &parent))
         .collect();
     routes.sort_by(|a, b| head(a).precedence().cmp(&head(b).precedence()));
     routes
 }
 
-/// A route that is for part of a Server, or has no rule we can honour, is left out.
-fn serves_inbound(head: &RouteHead) -> bool {
-    let servers = head
-        .parents
-        .iter()
-        .filter(|parent| parent.id.kind == ParentKind::Server);
-    let mut whole = servers.map(|parent| parent.port.is_none() && !parent.section);
-    head.unusable().is_none() && whole.all(|whole| whole)
+/// Whether the Server accepts the route. One that is for part of a Server, or for a Server of
+/// another namespace, is left out as a whole.
+fn serves_inbound(store: &Store, head: &RouteHead, server: &ParentId) -> bool {
+    let servers = || {
+        let parents = head.parents.iter();
+        parents.filter(|parent| parent.id.kind == ParentKind::Server)
+    };
+    let whole = |parent: &route::Parent| {
+        let own = parent.id.namespace == head.id.namespace;
+        own && parent.port.is_none() && !parent.section
+    };
+    servers().all(whole)
+        && servers()
+            .filter(|parent| parent.id == *server)
+            .any(|parent| accepts(store, head, parent).is_ok())
 }
 
 fn http_routes(

@@ -204,6 +204,39 @@ fn inbound_messages() {
         ],
     );
     inbound_golden(
+        "inbound-http2",
+        vec![
+            pod("web"),
+            server("http", json!({"proxyProtocol": "HTTP/2"})),
+        ],
+    );
+    inbound_golden(
+        "inbound-opaque",
+        vec![
+            pod("web"),
+            server(
+                "db",
+                json!({"proxyProtocol": "opaque", "accessPolicy": "cluster-authenticated"}),
+            ),
+        ],
+    );
+    inbound_golden(
+        "inbound-tls",
+        vec![
+            pod("web"),
+            server("tls", json!({"proxyProtocol": "TLS"})),
+            object(
+                "policy.linkerd.io/v1beta1",
+                "ServerAuthorization",
+                "any-tls",
+                json!({
+                    "server": {"name": "tls"},
+                    "client": {"meshTLS": {"unauthenticatedTLS": true}},
+                }),
+            ),
+        ],
+    );
+    inbound_golden(
         "inbound-grpc",
         vec![
             pod("web"),
@@ -300,6 +333,40 @@ fn outbound_messages() {
         "outbound-egress-deny",
         "1.1.1.1:443",
         vec![egress("out", json!({"trafficPolicy": "Deny"}))],
+    );
+    for (name, protocol) in [
+        ("outbound-http1", "http"),
+        ("outbound-http2", "kubernetes.io/h2c"),
+    ] {
+        let spoken = with(
+            service("web", "10.1.0.1"),
+            &[("/spec/ports/0/appProtocol", json!(protocol))],
+        );
+        outbound_golden(name, WEB, vec![spoken]);
+    }
+    outbound_golden(
+        "outbound-http-hosts",
+        WEB,
+        vec![
+            service("web", "10.1.0.1"),
+            with(
+                route("HTTPRoute", "r", to_service("web"), json!([{}])),
+                &[("/spec/hostnames", json!(["*.example.com", "a.b"]))],
+            ),
+        ],
+    );
+    outbound_golden(
+        "outbound-egress-grpc-deny",
+        "1.1.1.1:443",
+        vec![
+            egress("out", json!({"trafficPolicy": "Deny"})),
+            route(
+                "GRPCRoute",
+                "r",
+                to_egress.clone(),
+                json!([{"matches": [{"method": {"service": "a.B"}}]}]),
+            ),
+        ],
     );
     outbound_golden(
         "outbound-egress-tls",

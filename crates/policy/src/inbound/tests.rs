@@ -143,6 +143,18 @@ fn servers_are_selected() {
             "a",
         ),
         (
+            "no creation time comes last",
+            vec![
+                with(
+                    server("a", json!({})),
+                    &[("/metadata/creationTimestamp", Value::Null)],
+                ),
+                server("b", json!({})),
+            ],
+            80,
+            "b",
+        ),
+        (
             "unknown protocol is skipped",
             vec![server("s", json!({"proxyProtocol": "quic"}))],
             80,
@@ -152,6 +164,48 @@ fn servers_are_selected() {
     for (case, servers, port, expected) in cases {
         let world = World::new(std::iter::once(pod("web")).chain(servers));
         assert_eq!(name(&world.inbound("web", port)), expected, "{case}");
+    }
+}
+
+/// Spec 5.2: a name stands for every declared TCP port that has it.
+#[test]
+fn servers_are_selected_by_name() {
+    let ports = |ports: Value| json!({"name": "x", "ports": ports});
+    let named = |port: u16, name: &str| json!([{"containerPort": port, "name": name}]);
+    let both = json!({"containers": [
+        ports(named(8080, "web")),
+        ports(named(9090, "web")),
+        ports(named(7070, "other")),
+    ]});
+    let side = json!({
+        "containers": [ports(named(8080, "app"))],
+        "initContainers": [ports(named(9000, "web"))],
+    });
+    for (case, spec, selected, others) in [
+        (
+            "one name, two containers: both ports",
+            both,
+            vec![8080, 9090],
+            vec![7070],
+        ),
+        (
+            "named port of an init container",
+            side,
+            vec![9000],
+            vec![8080],
+        ),
+    ] {
+        let world = World::new([
+            with(pod("web"), &[("/spec", spec)]),
+            server("s", json!({"port": "web"})),
+        ]);
+        for port in selected {
+            assert_eq!(name(&world.inbound("web", port)), "s", "{case}: {port}");
+        }
+        for port in others {
+            let found = world.inbound("web", port);
+            assert_eq!(name(&found), "all-unauthenticated", "{case}: {port}");
+        }
     }
 }
 
@@ -244,10 +298,22 @@ fn default_policies_and_annotations() {
             true,
         ),
         (
-            "opaque by port name",
+            "a port name is no port",
             json!({OPAQUE: "http"}),
             "all-unauthenticated",
-            true,
+            false,
+        ),
+        (
+            "one bad entry: the whole list is none",
+            json!({OPAQUE: "http,80"}),
+            "all-unauthenticated",
+            false,
+        ),
+        (
+            "identity required, one bad entry: the whole list is none",
+            json!({IDENTITY: "http,80"}),
+            "all-unauthenticated",
+            false,
         ),
         (
             "opaque elsewhere",
@@ -270,6 +336,48 @@ fn default_policies_and_annotations() {
             },
             "{case}"
         );
+    }
+}
+
+/// Spec 5.3: what `--default-policy` says holds where no annotation does.
+#[test]
+fn default_policies_of_the_cluster() {
+    const POLICY: &str = "config.linkerd.io/default-inbound-policy";
+    const IDENTITY: &str = "config.linkerd.io/proxy-require-identity-inbound-ports";
+    for (case, default, annotations, expected) in [
+        ("deny", "deny", json!({}), "deny"),
+        (
+            "cluster-authenticated",
+            "cluster-authenticated",
+            json!({}),
+            "cluster-authenticated",
+        ),
+        (
+            "annotation before deny",
+            "deny",
+            json!({POLICY: "all-authenticated"}),
+            "all-authenticated",
+        ),
+        (
+            "bad annotation: the default stays",
+            "deny",
+            json!({POLICY: "everyone"}),
+            "deny",
+        ),
+        (
+            "identity required of the default",
+            "cluster-unauthenticated",
+            json!({IDENTITY: "80"}),
+            "cluster-authenticated",
+        ),
+    ] {
+        let mut strict = cluster();
+        strict.default_policy = default.parse().expect("a policy");
+        let annotated = with(pod("web"), &[("/metadata/annotations", annotations)]);
+        let world = World::in_cluster(strict, [annotated]);
+        let found = world.inbound("web", 80);
+        assert_eq!(name(&found), expected, "{case}");
+        assert_eq!(authz(&found).is_empty(), expected == "deny", "{case}");
     }
 }
 
@@ -324,6 +432,29 @@ fn external_workloads() {
     };
     assert_eq!(name(&found(8080)), "s");
     assert_eq!(name(&found(8081)), "deny", "a name stands for one port");
+
+    // Spec 5.3: annotations of a workload count as those of a pod do.
+    let mut annotated = object(
+        "workload.linkerd.io/v1beta1",
+        "ExternalWorkload",
+        "vm",
+        json!({"meshTLS": {"identity": "vm", "serverName": "vm"}}),
+    );
+    annotated["metadata"]["annotations"] = json!({
+        "config.linkerd.io/opaque-ports": "3306",
+        "config.linkerd.io/proxy-require-identity-inbound-ports": "443",
+    });
+    let world = World::new([annotated]);
+    for (case, port, policy, opaque) in [
+        ("opaque annotation", 3306, "all-unauthenticated", true),
+        ("identity required", 443, "all-authenticated", false),
+        ("neither", 80, "all-unauthenticated", false),
+    ] {
+        let id = WorkloadId::external("shop", "vm");
+        let found = world.index.inbound_policy(&id, port).expect("known");
+        assert_eq!(name(&found), policy, "{case}");
+        assert_eq!(found.protocol == Protocol::Opaque, opaque, "{case}");
+    }
 }
 
 fn authorization_policy(target: Value, refs: Value) -> Value {
@@ -362,6 +493,20 @@ fn a_watch_ends_with_its_workload_and_hears_only_of_changes() {
     world.apply(&server("s", json!({"proxyProtocol": "TLS"})));
     assert!(watch.has_changed().expect("open"));
     assert_eq!(watch.borrow_and_update().protocol, Protocol::Tls);
+    world.apply(&server(
+        "s",
+        json!({"podSelector": {"matchLabels": {"app": "web"}}}),
+    ));
+    assert_eq!(name(&watch.borrow_and_update()), "s");
+    let relabelled = with(pod("web"), &[("/metadata/labels/app", json!("api"))]);
+    world.apply(&relabelled);
+    assert_eq!(
+        name(&watch.borrow_and_update()),
+        "all-unauthenticated",
+        "a relabelled pod leaves"
+    );
+    world.apply(&pod("web"));
+    assert_eq!(name(&watch.borrow_and_update()), "s", "and joins");
     world.delete(&pod("web"));
     assert!(watch.has_changed().is_err(), "closed");
     assert_eq!(world.index.watched(), (0, 0));

@@ -61,13 +61,12 @@ impl Workload {
                 })
                 .ok()
         });
+        // Numbers and ranges; a list that has anything else in it says nothing.
         let listed = |name: &'static str| {
-            let named = |entry: &str| {
-                let same = ports.iter().filter(|(port, _)| **port == *entry);
-                same.map(|(_, number)| *number).collect::<Vec<_>>()
-            };
-            PortSet::parse_named(annotation(name).unwrap_or_default(), named, |entry| {
-                tracing::warn!(entry, "Ignoring a port of annotation {name}");
+            let ports = PortSet::parse(annotation(name).unwrap_or_default());
+            ports.unwrap_or_else(|error| {
+                tracing::warn!(%error, "Ignoring annotation {name}");
+                PortSet::default()
             })
         };
         Self {

@@ -25,8 +25,9 @@ pub(crate) enum Rejection {
 pub(crate) fn accepts(store: &Store, head: &RouteHead, parent: &Parent) -> Result<(), Rejection> {
     let (namespace, name) = (parent.id.namespace.as_str(), parent.id.name.as_str());
     match parent.id.kind {
+        // One of another namespace is there, though it makes no use of the route.
         ParentKind::Server => {
-            if namespace != head.id.namespace || !store.servers.contains(namespace, name) {
+            if !store.servers.contains(namespace, name) {
                 return Err(Rejection::NoParent);
             }
         }
@@ -49,24 +50,31 @@ pub(crate) fn accepts(store: &Store, head: &RouteHead, parent: &Parent) -> Resul
             }
         }
     }
-    if parent.id.kind != ParentKind::Server {
-        if conflicted(store, head, parent) {
-            return Err(Rejection::Conflicted);
-        }
-        if let Some(problem) = &head.bad_annotation {
-            return Err(Rejection::Unsupported(problem.clone()));
-        }
+    if conflicted(store, head, parent) {
+        return Err(Rejection::Conflicted);
+    }
+    if parent.id.kind != ParentKind::Server
+        && let Some(problem) = &head.bad_annotation
+    {
+        return Err(Rejection::Unsupported(problem.clone()));
     }
     head.unusable().map_or(Ok(()), |problem| {
         Err(Rejection::Unsupported(problem.to_owned()))
     })
 }
 
+/// Whether a route of a higher kind wants the very same parent reference, accepted there or not.
 fn conflicted(store: &Store, head: &RouteHead, parent: &Parent) -> bool {
+    // A route of another namespace has no say on a Server, so that it takes nothing from others.
+    let has_say = |rival: &RouteHead| {
+        parent.id.kind != ParentKind::Server || rival.id.namespace == parent.id.namespace
+    };
     let rivals = store
         .routes_of(&parent.id)
         .filter(|id| id.kind.rank() < head.id.kind.rank());
-    let mut rivals = rivals.filter_map(|id| store.route_head(id));
+    let mut rivals = rivals
+        .filter_map(|id| store.route_head(id))
+        .filter(|rival| has_say(rival));
     rivals.any(|rival| {
         rival
             .parents

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     cluster::tests::cluster,
-    testing::{World, created, egress, object, route, service, to_service, with},
+    testing::{World, created, egress, object, pod, route, server, service, to_service, with},
 };
 use linkerd_core::policy::{
     ConnectionFilter, GrpcFilter, HttpFilter, Origin,
@@ -116,7 +116,11 @@ fn targets() {
         egress("own", json!({})),
         &[("/metadata/namespace", json!("egressed"))],
     );
-    let world = World::new([service("web", "10.1.0.1"), dual, headless, own]);
+    let covering = with(
+        egress("covering", json!({"networks": [{"cidr": "10.0.0.0/8"}]})),
+        &[("/metadata/namespace", json!("covered"))],
+    );
+    let world = World::new([service("web", "10.1.0.1"), dual, headless, own, covering]);
     for (case, client, addr, expected) in [
         (
             "ClusterIP",
@@ -150,6 +154,18 @@ fn targets() {
             Some("EgressNetwork/egressed/own:443"),
         ),
         ("EgressNetwork, inside", "egressed", "10.9.9.9:443", None),
+        (
+            "an EgressNetwork that covers cluster addresses takes them though it is not accepted",
+            "covered",
+            "10.9.9.9:443",
+            Some("EgressNetwork/covered/covering:443"),
+        ),
+        (
+            "a Service before any EgressNetwork",
+            "covered",
+            "10.1.0.1:80",
+            Some("Service/shop/web:80"),
+        ),
         ("pod or unused address", "client", "10.9.9.9:80", None),
         ("inside, v6", "client", "[fd00::9]:80", None),
     ] {
@@ -509,6 +525,103 @@ fn parents_and_visibility() {
     for (case, objects, expected) in cases {
         let world = World::new(std::iter::once(service("web", "10.1.0.1")).chain(objects));
         assert_eq!(routes(&ready(&world)), expected, "{case}");
+    }
+}
+
+/// Spec 5.11: a group goes with its kinds.
+#[test]
+fn groups_of_parents() {
+    let outside = |parent: Value| {
+        let world = World::new([
+            egress("out", json!({})),
+            route("HTTPRoute", "r", parent, json!([{}])),
+        ]);
+        routes(&world.outbound("shop", OUTSIDE).expect("found"))
+    };
+    let to = |group: Value, kind: &str, name: &str| json!({"group": group, "kind": kind, "name": name, "port": 443});
+    let used = ["HTTPRoute/shop/r", "http-egress-allow"].as_slice();
+    for (case, group, expected) in [
+        ("EgressNetwork", json!("policy.linkerd.io"), used),
+        (
+            "EgressNetwork with the core group",
+            json!("core"),
+            &used[1..],
+        ),
+        ("EgressNetwork with no group", Value::Null, &used[1..]),
+        (
+            "EgressNetwork with another group",
+            json!("gateway.networking.k8s.io"),
+            &used[1..],
+        ),
+    ] {
+        assert_eq!(
+            outside(to(group, "EgressNetwork", "out")),
+            expected,
+            "{case}"
+        );
+    }
+    for (case, group, used) in [
+        ("Server", json!("policy.linkerd.io"), true),
+        ("Server with the core group", json!("core"), false),
+        ("Server with no group", Value::Null, false),
+    ] {
+        let parent = json!({"group": group, "kind": "Server", "name": "s"});
+        let world = World::new([
+            pod("web"),
+            server("s", json!({})),
+            route("HTTPRoute", "r", parent, json!([{}])),
+        ]);
+        let found = format!("{:?}", world.inbound("web", 80).protocol);
+        assert_eq!(found.contains(r#"name: "r""#), used, "{case}: {found}");
+    }
+    for (case, group) in [
+        ("Service with the policy group", json!("policy.linkerd.io")),
+        ("Service with another group", json!("x.io")),
+    ] {
+        let parent = with(to_service("web"), &[("/group", group)]);
+        let world = World::new([
+            service("web", "10.1.0.1"),
+            route("HTTPRoute", "r", parent, json!([{}])),
+        ]);
+        assert_eq!(routes(&ready(&world)), ["http"], "{case}");
+    }
+}
+
+/// Spec 5.11: a client's namespace may say what happens to its own traffic through the network
+/// everybody has.
+#[test]
+fn consumer_routes_on_the_global_egress_network() {
+    let global = with(
+        egress("out", json!({})),
+        &[("/metadata/namespace", json!("linkerd-egress"))],
+    );
+    let parent = json!({
+        "group": "policy.linkerd.io", "kind": "EgressNetwork",
+        "name": "out", "namespace": "linkerd-egress", "port": 443,
+    });
+    let consumer = with(
+        route("HTTPRoute", "mine", parent.clone(), json!([{}])),
+        &[("/metadata/namespace", json!("client"))],
+    );
+    let producer = with(
+        route("HTTPRoute", "theirs", parent, json!([{}])),
+        &[("/metadata/namespace", json!("linkerd-egress"))],
+    );
+    let world = World::new([global, consumer, producer]);
+    let theirs = ["HTTPRoute/linkerd-egress/theirs", "http-egress-allow"];
+    for (client, expected) in [
+        (
+            "client",
+            [["HTTPRoute/client/mine"].as_slice(), &theirs].concat(),
+        ),
+        ("stranger", theirs.to_vec()),
+    ] {
+        let policy = world.outbound(client, OUTSIDE).expect("found");
+        assert_eq!(
+            named(&policy.origin),
+            "EgressNetwork/linkerd-egress/out:443"
+        );
+        assert_eq!(routes(&policy), expected, "{client}");
     }
 }
 

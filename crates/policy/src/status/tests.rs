@@ -56,6 +56,7 @@ fn routes() {
     let external = object("v1", "Service", "web", json!({"type": "ExternalName"}));
     let overlapping = egress("out", json!({"networks": [{"cidr": "10.1.0.0/16"}]}));
     let backend = |backend: Value| json!([{"backendRefs": [backend]}]);
+    let in_shop = |parent: Value| with(parent, &[("/namespace", json!("shop"))]);
     let egress_backend =
         || json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out"});
     let cases: Vec<Case> = vec![
@@ -172,14 +173,54 @@ fn routes() {
             vec![ACCEPTED, RESOLVED],
         ),
         (
-            "no conflict on a server",
+            "conflict on a server",
             vec![
                 server("s", json!({})),
                 route("GRPCRoute", "g", to_server("s"), json!([{}])),
             ],
             to_server("s"),
             json!([{}]),
+            vec!["Accepted=False/RouteReasonConflicted"],
+        ),
+        (
+            "no conflict on a server with a route of another namespace",
+            vec![
+                server("s", json!({})),
+                with(
+                    route("GRPCRoute", "g", in_shop(to_server("s")), json!([{}])),
+                    &[("/metadata/namespace", json!("other"))],
+                ),
+            ],
+            to_server("s"),
+            json!([{}]),
             vec![ACCEPTED],
+        ),
+        (
+            "server of another namespace",
+            vec![with(
+                server("s", json!({})),
+                &[("/metadata/namespace", json!("other"))],
+            )],
+            with(to_server("s"), &[("/namespace", json!("other"))]),
+            json!([{}]),
+            vec![ACCEPTED],
+        ),
+        (
+            "no such server in another namespace",
+            vec![server("s", json!({}))],
+            with(to_server("s"), &[("/namespace", json!("other"))]),
+            json!([{}]),
+            vec!["Accepted=False/NoMatchingParent"],
+        ),
+        (
+            "unnamed backend",
+            vec![service("web", "10.1.0.1")],
+            to_service("web"),
+            backend(json!({"port": 80})),
+            vec![
+                ACCEPTED,
+                "ResolvedRefs=False/BackendNotFound/backend reference without a name",
+            ],
         ),
         (
             "backend",
@@ -259,6 +300,160 @@ fn routes() {
             let status = patch_of(&world, "HTTPRoute", "r").expect(case);
             assert_eq!(conditions(&status, 0), expected, "{case} ({kind})");
         }
+    }
+}
+
+/// Spec 5.12: among kinds that want the same parent and port, the highest has it.
+#[test]
+fn conflicts() {
+    let kinds = ["GRPCRoute", "HTTPRoute", "TLSRoute", "TCPRoute"];
+    for (rank, kind) in kinds.iter().enumerate() {
+        for (rival_rank, rival) in kinds.iter().enumerate() {
+            let world = World::new([
+                service("web", "10.1.0.1"),
+                route(kind, "mine", to_service("web"), json!([{}])),
+                route(rival, "rival", to_service("web"), json!([{}])),
+            ]);
+            let status = patch_of(&world, kind, "mine").expect(kind);
+            let expected = if rival_rank < rank {
+                "Accepted=False/RouteReasonConflicted"
+            } else {
+                "Accepted=True/Accepted"
+            };
+            assert_eq!(conditions(&status, 0)[0], expected, "{kind} by {rival}");
+        }
+    }
+}
+
+/// Where the status of each kind is written.
+#[test]
+fn resources_of_routes() {
+    const GATEWAY: &str = "gateway.networking.k8s.io";
+    for (kind, expected) in [
+        (
+            "policy",
+            ("policy.linkerd.io", "v1beta3", "HTTPRoute", "httproutes"),
+        ),
+        ("HTTPRoute", (GATEWAY, "v1", "HTTPRoute", "httproutes")),
+        ("GRPCRoute", (GATEWAY, "v1", "GRPCRoute", "grpcroutes")),
+        ("TLSRoute", (GATEWAY, "v1alpha2", "TLSRoute", "tlsroutes")),
+        ("TCPRoute", (GATEWAY, "v1alpha2", "TCPRoute", "tcproutes")),
+    ] {
+        let world = World::new([route(kind, "r", to_service("web"), json!([{}]))]);
+        let patches = world.index.status_patches(now());
+        let [patch] = patches.as_slice() else {
+            panic!("{kind}: one patch")
+        };
+        let found = (patch.group, patch.version, patch.kind, patch.plural);
+        assert_eq!(found, expected, "{kind}");
+        assert_eq!(patch.key, Key::new("shop", "r"), "{kind}");
+    }
+}
+
+/// Spec 5.12: `parents[]`, one entry for each reference that is ours.
+#[test]
+fn entries_of_parents() {
+    let to = |group: &str, kind: &str, name: &str| json!({"group": group, "kind": kind, "name": name, "namespace": "shop"});
+    let on = |entry: Value, port: u16| with(entry, &[("/port", json!(port))]);
+    let web = || to("core", "Service", "web");
+    let portless = || with(to_service("web"), &[("/port", Value::Null)]);
+    for (case, parents, expected) in [
+        ("port", vec![to_service("web")], vec![on(web(), 80)]),
+        (
+            "portless parent: no port in the status",
+            vec![portless()],
+            vec![web()],
+        ),
+        (
+            "the group is always written",
+            vec![with(to_service("web"), &[("/group", Value::Null)])],
+            vec![on(web(), 80)],
+        ),
+        (
+            "two parents, two entries",
+            vec![to_service("web"), to_server("s")],
+            vec![on(web(), 80), to("policy.linkerd.io", "Server", "s")],
+        ),
+        (
+            "two ports, two entries",
+            vec![
+                to_service("web"),
+                with(to_service("web"), &[("/port", json!(8080))]),
+                portless(),
+            ],
+            vec![on(web(), 80), on(web(), 8080), web()],
+        ),
+        (
+            "the same parent twice, one entry",
+            vec![to_service("web"), to_service("web")],
+            vec![on(web(), 80)],
+        ),
+        (
+            "no sectionName",
+            vec![with(to_service("web"), &[("/sectionName", json!("http"))])],
+            vec![on(web(), 80)],
+        ),
+        (
+            "an egress network elsewhere",
+            vec![
+                json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out", "namespace": "other", "port": 443}),
+            ],
+            vec![on(
+                with(
+                    to("policy.linkerd.io", "EgressNetwork", "out"),
+                    &[("/namespace", json!("other"))],
+                ),
+                443,
+            )],
+        ),
+        (
+            "kinds of others have none",
+            vec![to_service("web"), json!({"kind": "Gateway", "name": "gw"})],
+            vec![on(web(), 80)],
+        ),
+    ] {
+        let mut written = route("HTTPRoute", "r", json!({}), json!([{}]));
+        written["spec"]["parentRefs"] = json!(parents);
+        let status = patch_of(&World::new([written]), "HTTPRoute", "r").expect(case);
+        let entries = status["parents"].as_array().expect(case);
+        let found: Vec<_> = entries.iter().map(|it| it["parentRef"].clone()).collect();
+        assert_eq!(found, expected, "{case}");
+        for entry in entries {
+            assert_eq!(entry["controllerName"], CONTROLLER_NAME, "{case}");
+        }
+    }
+}
+
+/// Annotations are for traffic that leaves: a Server does not care.
+#[test]
+fn bad_annotations() {
+    let bad = json!({"timeout.linkerd.io/request": "soon"});
+    for (case, parent, expected) in [
+        (
+            "bad annotation: UnsupportedValue",
+            to_service("web"),
+            "Accepted=False/UnsupportedValue/",
+        ),
+        (
+            "bad annotation on a Server route: Accepted",
+            to_server("s"),
+            "Accepted=True/Accepted",
+        ),
+    ] {
+        let annotated = with(
+            route("HTTPRoute", "r", parent, json!([{}])),
+            &[("/metadata/annotations", bad.clone())],
+        );
+        let world = World::new([
+            service("web", "10.1.0.1"),
+            server("s", json!({})),
+            annotated,
+        ]);
+        let status = patch_of(&world, "HTTPRoute", "r").expect(case);
+        let found = conditions(&status, 0).remove(0);
+        assert!(found.starts_with(expected), "{case}: {found}");
+        let names_it = found.contains("timeout.linkerd.io/request");
+        assert_eq!(names_it, expected.ends_with('/'), "{case}: {found}");
     }
 }
 
@@ -355,8 +550,11 @@ fn rate_limits() {
             json!({"targetRef": target}),
         )
     };
-    let world = World::new([
+    let mut world = World::new([
         server("s", json!({})),
+        server("t", json!({})),
+        limit("y", to_server("t")),
+        limit("x", to_server("t")),
         limit("first", to_server("s")),
         created(limit("later", to_server("s")), "2025-02-01T00:00:00Z"),
         limit("lost", to_server("nope")),
@@ -367,11 +565,25 @@ fn rate_limits() {
         ("later", "Accepted=False/RateLimitReasonAlreadyExists"),
         ("lost", "Accepted=False/NoMatchingTarget"),
         ("odd", "Accepted=False/NoMatchingTarget"),
+        // Same age: by name.
+        ("x", "Accepted=True/Accepted"),
+        ("y", "Accepted=False/RateLimitReasonAlreadyExists"),
     ] {
         let status = patch_of(&world, "HTTPLocalRateLimitPolicy", name).expect(name);
         assert_eq!(conditions(&status, 0), [expected], "{name}");
         assert!(status["targetRef"]["name"].is_string(), "{name}");
     }
+
+    let status = patch_of(&world, "HTTPLocalRateLimitPolicy", "first").expect("differs");
+    let written = |target: Value, status: &Value| {
+        with(limit("first", target), &[("/status", status.clone())])
+    };
+    world.apply(&written(to_server("s"), &status));
+    let found = patch_of(&world, "HTTPLocalRateLimitPolicy", "first");
+    assert_eq!(found, None, "written as it is: no patch");
+    world.apply(&written(to_server("nope"), &status));
+    let found = patch_of(&world, "HTTPLocalRateLimitPolicy", "first").expect("differs");
+    assert_eq!(found["targetRef"]["name"], "nope");
 }
 
 #[test]
@@ -413,8 +625,12 @@ fn egress_networks() {
     let mut written = egress("out", json!({}));
     let other = json!({"type": "Other", "status": "True", "reason": "Why", "message": "", "lastTransitionTime": "2024-01-01T00:00:00Z"});
     written["status"] = json!({"conditions": [other]});
-    let world = World::new([written]);
+    let mut world = World::new([written.clone()]);
     let status = patch_of(&world, "EgressNetwork", "out").expect("differs");
     assert_eq!(status["conditions"][0], other, "other conditions stay");
     assert_eq!(status["conditions"].as_array().map(Vec::len), Some(2));
+    written["status"] = status;
+    world.apply(&written);
+    let found = patch_of(&world, "EgressNetwork", "out");
+    assert_eq!(found, None, "written as it is: no patch");
 }

@@ -89,6 +89,12 @@ fn server_authorizations() {
             )),
         ),
         (
+            "networks: [] are the cluster's",
+            by_name(),
+            json!({"unauthenticated": true, "networks": []}),
+            Some((inside.clone(), Authentication::Unauthenticated)),
+        ),
+        (
             "tls without identity",
             by_name(),
             json!({"meshTLS": {"unauthenticatedTLS": true}}),
@@ -257,6 +263,21 @@ fn authorization_policies() {
             json!([policy_ref("Magic", "m")]),
             None,
         ),
+        (
+            "two NetworkAuthentications",
+            target(),
+            json!([
+                policy_ref("NetworkAuthentication", "n"),
+                policy_ref("NetworkAuthentication", "n")
+            ]),
+            None,
+        ),
+        (
+            "authentication of the network without networks",
+            target(),
+            json!([policy_ref("NetworkAuthentication", "empty")]),
+            None,
+        ),
     ];
     for (case, target, refs, expected) in cases {
         let world = World::new([
@@ -268,6 +289,10 @@ fn authorization_policies() {
                 &[("/metadata/namespace", json!("other"))],
             ),
             network_authentication("n", "10.0.0.0/8"),
+            with(
+                network_authentication("empty", "10.0.0.0/8"),
+                &[("/spec/networks", json!([]))],
+            ),
             authorization_policy(target, refs),
         ]);
         let found = world.inbound("web", 80).authorizations;
@@ -379,4 +404,63 @@ fn authentications_come_and_go() {
     assert!(!watch.has_changed().expect("open"));
     world.delete(&identity);
     assert_eq!(authz(&watch.borrow_and_update()), Vec::<String>::new());
+}
+
+/// Spec 5.5: which route a policy is for. The routes are
+/// `only-policy` of the policy group and `r` of both.
+#[test]
+fn routes_are_targets() {
+    let to =
+        |group: &str, kind: &str, name: &str| json!({"group": group, "kind": kind, "name": name});
+    const GATEWAY: &str = "gateway.networking.k8s.io";
+    const POLICY: &str = "policy.linkerd.io";
+    for (case, target, expected) in [
+        (
+            "gateway HTTPRoute",
+            to(GATEWAY, "HTTPRoute", "r"),
+            [0, 1, 0],
+        ),
+        (
+            "policy HTTPRoute target",
+            to(POLICY, "HTTPRoute", "r"),
+            [0, 0, 1],
+        ),
+        (
+            "same name in the other group is another route",
+            to(GATEWAY, "HTTPRoute", "only-policy"),
+            [0, 0, 0],
+        ),
+        (
+            "route target in other letter case",
+            to("Gateway.Networking.K8s.io", "httproute", "R"),
+            [0, 1, 0],
+        ),
+        (
+            "policy route target in other letter case",
+            to("POLICY.linkerd.io", "HttpRoute", "R"),
+            [0, 0, 1],
+        ),
+        (
+            "a kind of route Servers do not have",
+            to(GATEWAY, "TLSRoute", "r"),
+            [0, 0, 0],
+        ),
+    ] {
+        let world = World::new([
+            pod("web"),
+            server("s", json!({})),
+            route("HTTPRoute", "r", to_server("s"), json!([{}])),
+            route("policy", "r", to_server("s"), json!([{}])),
+            route("policy", "only-policy", to_server("s"), json!([{}])),
+            authorization_policy(target, json!([])),
+        ]);
+        let found = world.inbound("web", 80);
+        assert_eq!(authz(&found), Vec::<String>::new(), "{case}");
+        let counts: Vec<_> = http(&found)
+            .routes
+            .iter()
+            .map(|route| route.authorizations.len())
+            .collect();
+        assert_eq!(counts, expected, "{case}");
+    }
 }

@@ -5,6 +5,12 @@ use super::*;
 #[test]
 fn routes_attach_to_servers() {
     let any = || json!([{}]);
+    let two_parents = |one: Value, other: Value| {
+        with(
+            route("HTTPRoute", "r", one.clone(), any()),
+            &[("/spec/parentRefs", json!([one, other]))],
+        )
+    };
     let cases: Vec<(&str, Vec<Value>, Vec<&str>)> = vec![
         ("none", vec![], vec!["default"]),
         (
@@ -83,6 +89,88 @@ fn routes_attach_to_servers() {
             vec!["d", "b", "c", "a"],
         ),
         (
+            "same age and name: by group",
+            vec![
+                route("policy", "r", to_server("s"), any()),
+                route("HTTPRoute", "r", to_server("s"), any()),
+                route("policy", "q", to_server("s"), any()),
+            ],
+            vec!["q", "r", "r"],
+        ),
+        (
+            "two Server parents",
+            vec![two_parents(to_server("s"), to_server("t"))],
+            vec!["r"],
+        ),
+        (
+            "two Server parents, the other not there",
+            vec![two_parents(to_server("s"), to_server("nobody"))],
+            vec!["r"],
+        ),
+        (
+            "two Server parents, the other for a port: ignored as a whole",
+            vec![two_parents(
+                to_server("s"),
+                with(to_server("t"), &[("/port", json!(80))]),
+            )],
+            vec!["default"],
+        ),
+        (
+            "two Server parents, the other of another namespace: ignored as a whole",
+            vec![two_parents(
+                to_server("s"),
+                with(to_server("s"), &[("/namespace", json!("other"))]),
+            )],
+            vec!["default"],
+        ),
+        (
+            "a Service beside the Server, bad annotation: no matter here",
+            vec![with(
+                two_parents(
+                    to_server("s"),
+                    json!({"group": "core", "kind": "Service", "name": "web", "port": 80}),
+                ),
+                &[(
+                    "/metadata/annotations",
+                    json!({"retry.linkerd.io/http": "nope"}),
+                )],
+            )],
+            vec!["r"],
+        ),
+        (
+            "conflict with a gRPC route",
+            vec![
+                route("HTTPRoute", "r", to_server("s"), any()),
+                route("policy", "p", to_server("s"), any()),
+                route("GRPCRoute", "g", to_server("s"), any()),
+            ],
+            vec!["default"],
+        ),
+        (
+            "no conflict with a gRPC route of another Server",
+            vec![
+                route("HTTPRoute", "r", to_server("s"), any()),
+                route("GRPCRoute", "g", to_server("t"), any()),
+            ],
+            vec!["r"],
+        ),
+        (
+            "no conflict with a gRPC route of another namespace",
+            vec![
+                route("HTTPRoute", "r", to_server("s"), any()),
+                with(
+                    route(
+                        "GRPCRoute",
+                        "g",
+                        with(to_server("s"), &[("/namespace", json!("shop"))]),
+                        any(),
+                    ),
+                    &[("/metadata/namespace", json!("other"))],
+                ),
+            ],
+            vec!["r"],
+        ),
+        (
             "nothing of it supported",
             vec![route(
                 "HTTPRoute",
@@ -94,13 +182,51 @@ fn routes_attach_to_servers() {
         ),
     ];
     for (case, routes, expected) in cases {
-        let world = World::new(
-            [pod("web"), server("s", json!({}))]
-                .into_iter()
-                .chain(routes),
-        );
+        let servers = [server("s", json!({})), server("t", json!({"port": 81}))];
+        let objects = [pod("web")].into_iter().chain(servers).chain(routes);
+        let world = World::new(objects);
         assert_eq!(route_names(&world.inbound("web", 80)), expected, "{case}");
     }
+}
+
+/// Spec 5.6: group decides between routes of one age and name.
+#[test]
+fn routes_of_one_age_and_name() {
+    let world = World::new([
+        pod("web"),
+        server("s", json!({})),
+        route("policy", "r", to_server("s"), json!([{}])),
+        route("HTTPRoute", "r", to_server("s"), json!([{}])),
+    ]);
+    let found = world.inbound("web", 80);
+    let groups = http(&found).routes.iter().map(|route| match &route.origin {
+        Origin::Resource(resource) => resource.group.clone(),
+        Origin::Default(name) => (*name).to_owned(),
+    });
+    assert_eq!(
+        groups.collect::<Vec<_>>(),
+        ["gateway.networking.k8s.io", "policy.linkerd.io"]
+    );
+}
+
+/// A watch sees a route go when one of a higher kind comes, and return when that goes.
+#[test]
+fn a_conflict_comes_and_goes() {
+    let rival = route("GRPCRoute", "g", to_server("s"), json!([{}]));
+    let mut world = World::new([
+        pod("web"),
+        server("s", json!({})),
+        route("HTTPRoute", "r", to_server("s"), json!([{}])),
+    ]);
+    let mut watch = world
+        .index
+        .watch_inbound(WorkloadId::pod("shop", "web"), 80)
+        .expect("known");
+    assert_eq!(route_names(&watch.borrow_and_update()), ["r"]);
+    world.apply(&rival);
+    assert_eq!(route_names(&watch.borrow_and_update()), ["default"]);
+    world.delete(&rival);
+    assert_eq!(route_names(&watch.borrow_and_update()), ["r"]);
 }
 
 #[test]
@@ -178,6 +304,30 @@ fn grpc_routes_are_for_grpc_servers() {
         routes[0].rules[0].matches[0].service.as_deref(),
         Some("a.B")
     );
+
+    let grpc_routes = |objects: Vec<Value>| {
+        let servers = [pod("web"), server("s", json!({"proxyProtocol": "gRPC"}))];
+        let world = World::new(servers.into_iter().chain(objects));
+        match world.inbound("web", 80).protocol {
+            Protocol::Grpc { routes } => routes,
+            other => panic!("gRPC: {other:?}"),
+        }
+    };
+    let http = route("HTTPRoute", "h", to_server("s"), json!([{}]));
+    assert_eq!(
+        grpc_routes(vec![http]),
+        [default_route(vec![GrpcMatch::default()])],
+        "an HTTPRoute on a gRPC Server: default grpc route"
+    );
+    let filters = json!([{"filters": [
+        {"type": "ResponseHeaderModifier", "responseHeaderModifier": {"remove": ["a"]}},
+        {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": ["b"]}},
+    ]}]);
+    let routes = grpc_routes(vec![route("GRPCRoute", "g", to_server("s"), filters)]);
+    let [GrpcFilter::RequestHeaders(kept)] = routes[0].rules[0].filters.as_slice() else {
+        panic!("the request's headers, not the response's: {routes:?}")
+    };
+    assert_eq!(kept.remove, ["b"]);
 }
 
 #[test]
@@ -235,6 +385,36 @@ fn probes_are_allowed_until_a_route_attaches() {
     let allowed = &http(&found).routes[1].authorizations;
     assert_eq!(allowed[0].origin, Origin::Default("probe"));
     assert_eq!(allowed[0].authentication, Authentication::Unauthenticated);
+
+    for (case, probe, expected) in [
+        (
+            "a name of another container: none",
+            probe("/x", json!("elsewhere")),
+            None,
+        ),
+        ("empty path", probe("", json!(80)), Some("/")),
+        ("a query alone", probe("?x=1", json!(80)), Some("/")),
+        ("a UDP port has no HTTP", probe("/x", json!("dns")), None),
+    ] {
+        let containers = json!([
+            {"name": "app", "livenessProbe": probe,
+             "ports": [{"containerPort": 80, "name": "dns", "protocol": "UDP"}]},
+            {"name": "more", "ports": [{"containerPort": 80, "name": "elsewhere"}]},
+        ]);
+        let spec = with(pod("web"), &[("/spec/containers", containers)]);
+        let world = World::in_cluster(open.clone(), [spec]);
+        let expected: Vec<_> = expected.map(exact).into_iter().collect();
+        assert_eq!(paths(&world.inbound("web", 80)), expected, "{case}");
+    }
+    for protocol in ["HTTP/1", "HTTP/2", "unknown"] {
+        let spoken = server("s", json!({"proxyProtocol": protocol}));
+        let world = World::in_cluster(open.clone(), [probed.clone(), spoken]);
+        assert_eq!(
+            route_names(&world.inbound("web", 80)),
+            ["default", "probe"],
+            "a Server that speaks {protocol}"
+        );
+    }
 
     let mut world = World::in_cluster(open, [probed.clone(), server("s", json!({}))]);
     assert_eq!(route_names(&world.inbound("web", 80)), ["default", "probe"]);
@@ -301,6 +481,16 @@ fn rate_limits() {
         http(&world.inbound("web", 81)).rate_limit.is_none(),
         "no Server, no limit"
     );
+    let world = World::new([
+        pod("web"),
+        server("s", json!({})),
+        rate("b", "s"),
+        rate("a", "s"),
+    ]);
+    let found = world.inbound("web", 80);
+    let limit = http(&found).rate_limit.as_ref().expect("limited");
+    let first = resource("HTTPLocalRateLimitPolicy", "a");
+    assert_eq!(limit.origin, first, "same age: by name");
 }
 
 /// Relisting one HTTPRoute group must not clear the other's routes.

@@ -107,6 +107,29 @@ fn egress_networks() {
             "{case}"
         );
     }
+    let policy = World::new([at("Allow")])
+        .outbound("shop", "1.1.1.1:3306")
+        .expect("found");
+    assert_eq!(
+        (kind(&policy), routes(&policy)),
+        ("opaque", vec!["tcp-egress-allow".to_owned()]),
+        "the default list makes an egress port opaque"
+    );
+    let Protocol::Opaque(opaque) = &policy.protocol else {
+        panic!("opaque")
+    };
+    assert_eq!(opaque[0].rules[0].filters, [], "allowed");
+    assert_eq!(backends(&opaque[0].rules[0].backends)[0].0, "1.1.1.1:3306");
+    let annotated = with(
+        at("Allow"),
+        &[(
+            "/metadata/annotations",
+            json!({"config.linkerd.io/opaque-ports": "443"}),
+        )],
+    );
+    let policy = World::new([annotated]).outbound("shop", "1.1.1.1:3306");
+    let replaced = kind(&policy.expect("found"));
+    assert_eq!(replaced, "detect", "the annotation replaces the list");
     let policy = World::new([at("Deny")])
         .outbound("shop", OUTSIDE)
         .expect("found");
@@ -123,6 +146,130 @@ fn egress_networks() {
         }]
     );
     assert_eq!(backends(&http.routes[0].rules[0].backends)[0].0, OUTSIDE);
+}
+
+/// Spec 5.9: how each protocol says no, and that it says nothing where it may go on.
+#[test]
+fn denials_of_egress_networks() {
+    let to_egress =
+        json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out", "port": 443});
+    for (policy, denied) in [("Deny", true), ("Allow", false)] {
+        let default_of = |kind: &str| {
+            let world = World::new([
+                egress("out", json!({"trafficPolicy": policy})),
+                route(kind, "r", to_egress.clone(), json!([{}])),
+            ]);
+            world.outbound("shop", OUTSIDE).expect("found").protocol
+        };
+        let Protocol::Grpc { routes, .. } = default_of("GRPCRoute") else {
+            panic!("grpc")
+        };
+        let refusal = GrpcFilter::Fail {
+            code: 7,
+            message: "traffic not allowed".into(),
+        };
+        let expected = Vec::from_iter(denied.then_some(refusal));
+        let last = &routes.last().expect("a default").rules[0];
+        assert_eq!(last.filters, expected, "grpc, {policy}");
+        assert_eq!(backends(&last.backends)[0].0, OUTSIDE, "grpc, {policy}");
+
+        let Protocol::Tls(routes) = default_of("TLSRoute") else {
+            panic!("tls")
+        };
+        let expected = Vec::from_iter(denied.then_some(ConnectionFilter::Forbidden));
+        let last = &routes.last().expect("a default").rules[0];
+        assert_eq!(last.filters, expected, "tls, {policy}");
+        assert_eq!(backends(&last.backends)[0].0, OUTSIDE, "tls, {policy}");
+
+        let Protocol::Opaque(routes) = default_of("TCPRoute") else {
+            panic!("tcp")
+        };
+        assert_eq!(
+            routes.len(),
+            1,
+            "tcp, {policy}: a route has no default beside it"
+        );
+    }
+}
+
+/// Spec 5.9 and 5.10: what the annotations of an EgressNetwork do.
+#[test]
+fn annotations_of_egress_networks() {
+    let annotated = with(
+        egress("out", json!({})),
+        &[(
+            "/metadata/annotations",
+            json!({
+                "balancer.linkerd.io/failure-accrual": "consecutive",
+                "balancer.alpha.linkerd.io/penalize-failures": "true",
+                "retry.linkerd.io/http": "5xx",
+                "retry.linkerd.io/grpc": "unavailable",
+                "retry.linkerd.io/limit": "3",
+                "timeout.linkerd.io/request": "9s",
+            }),
+        )],
+    );
+    let mut open = cluster();
+    open.allow_l5d_request_headers = true;
+    let to_egress =
+        json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "out", "port": 443});
+    let limit = Some(Duration::from_secs(9));
+
+    let world = World::in_cluster(
+        open.clone(),
+        [
+            annotated.clone(),
+            route("HTTPRoute", "r", to_egress.clone(), json!([{}])),
+        ],
+    );
+    let policy = world.outbound("shop", OUTSIDE).expect("found");
+    assert!(
+        matches!(
+            http(&policy).accrual,
+            Some(FailureAccrual::Consecutive { .. })
+        ),
+        "accrual"
+    );
+    let [own, default] = http(&policy).routes.as_slice() else {
+        panic!("a route and the default: {policy:?}")
+    };
+    for (case, rule, headers) in [
+        ("on a route", &own.rules[0], true),
+        (
+            "l5d headers: false on default routes",
+            &default.rules[0],
+            false,
+        ),
+    ] {
+        assert_eq!(rule.timeouts.request, limit, "{case}");
+        let retries = rule.retry.as_ref().map(|retry| retry.limit);
+        assert_eq!(retries, Some(3), "{case}");
+        assert_eq!(rule.allow_l5d_request_headers, headers, "{case}");
+        let reached = &backends(&rule.backends)[0].2.backend.dispatch;
+        assert!(
+            matches!(reached, Dispatch::Forward(_)),
+            "{case}: penalize-failures has no effect, nothing is balanced"
+        );
+    }
+
+    let world = World::in_cluster(
+        open,
+        [annotated, route("GRPCRoute", "r", to_egress, json!([{}]))],
+    );
+    let policy = world.outbound("shop", OUTSIDE).expect("found");
+    let Protocol::Grpc { routes, accrual } = &policy.protocol else {
+        panic!("grpc")
+    };
+    assert!(accrual.is_some(), "grpc: accrual");
+    let default = &routes.last().expect("a default").rules[0];
+    assert_eq!(default.timeouts.request, limit, "grpc");
+    let retry = default.retry.as_ref().expect("retries");
+    assert_eq!(
+        (retry.limit, retry.conditions.unavailable),
+        (3, true),
+        "grpc"
+    );
+    assert!(!default.allow_l5d_request_headers, "grpc");
 }
 
 #[test]
@@ -317,6 +464,49 @@ fn egress_networks_are_chosen() {
             .expect("found");
         assert_eq!(named(&policy.origin), expected, "{case}");
     }
+
+    let wide = || net("a", "client", json!([{"cidr": "2001:db8::/32"}]));
+    let default = with(
+        egress("b", json!({})),
+        &[("/metadata/namespace", json!("client"))],
+    );
+    let cases: Vec<(&str, Vec<Value>, &str)> = vec![
+        (
+            "IPv6: tightest",
+            vec![
+                wide(),
+                net("b", "client", json!([{"cidr": "2001:db8:1::/48"}])),
+            ],
+            "EgressNetwork/client/b:443",
+        ),
+        (
+            "IPv6: tightest, whatever IPv4 it has beside",
+            vec![
+                wide(),
+                net(
+                    "b",
+                    "client",
+                    json!([{"cidr": "::/0", "except": ["fd00::/8"]}, {"cidr": "1.1.1.1/32"}]),
+                ),
+            ],
+            "EgressNetwork/client/a:443",
+        ),
+        (
+            "IPv6 outside, default networks",
+            vec![default],
+            "EgressNetwork/client/b:443",
+        ),
+        (
+            "IPv6, a network of IPv4 alone",
+            vec![net("a", "client", all())],
+            "egress-fallback",
+        ),
+    ];
+    for (case, objects, expected) in cases {
+        let world = World::new(objects);
+        let policy = world.outbound("client", "[2001:db8:1::1]:443");
+        assert_eq!(named(&policy.expect("found").origin), expected, "{case}");
+    }
 }
 
 #[test]
@@ -365,6 +555,26 @@ fn lookups_are_made_again_when_networks_change() {
             .has_changed()
             .expect("a status, or somebody else's network, changes nothing")
     );
+    let own = with(
+        egress("mine", json!({"networks": [{"cidr": "2.2.2.2"}]})),
+        &[("/metadata/namespace", json!("client"))],
+    );
+    world.apply(&own);
+    assert!(
+        network.has_changed().is_err(),
+        "the first network of one's own ends a stream on the global one"
+    );
+    let fallback = world
+        .index
+        .watch_outbound("client", outside())
+        .expect("found");
+    assert_eq!(named(&fallback.borrow().origin), "egress-fallback");
+    world.delete(&own);
+    assert!(fallback.has_changed().is_err());
+    let network = world
+        .index
+        .watch_outbound("client", outside())
+        .expect("found");
     world.delete(&global);
     assert!(network.has_changed().is_err());
     assert!(web.has_changed().is_ok(), "Services are not concerned");

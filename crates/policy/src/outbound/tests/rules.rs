@@ -98,6 +98,27 @@ fn backends_of_rules() {
             )],
         ),
         (
+            "filters: ResponseHeaderModifier, RequestRedirect",
+            json!([{"name": "db", "port": 80, "filters": [
+                {"type": "ResponseHeaderModifier", "responseHeaderModifier": {"remove": ["y"]}},
+                {"type": "RequestRedirect", "requestRedirect": {"hostname": "x"}},
+            ]}]),
+            vec![(
+                "db.shop.svc.cluster.local:80",
+                Some(1),
+                vec![
+                    HttpFilter::ResponseHeaders(linkerd_core::policy::HeaderModifier {
+                        remove: vec!["y".into()],
+                        ..Default::default()
+                    }),
+                    HttpFilter::Redirect(linkerd_core::policy::Redirect {
+                        host: Some("x".into()),
+                        ..Default::default()
+                    }),
+                ],
+            )],
+        ),
+        (
             "unsupported filter",
             json!([{"name": "db", "port": 80, "filters": [{"type": "RequestMirror"}]}]),
             vec![(
@@ -130,6 +151,59 @@ fn backends_of_rules() {
                 .collect();
             assert_eq!(found, expected, "{case} ({kind})");
         }
+    }
+}
+
+/// Spec 5.9: filters of a gRPC backend.
+#[test]
+fn filters_of_grpc_backends() {
+    let modifier = |field: &str| json!({"type": field, "requestHeaderModifier": {"remove": ["x"]}, "responseHeaderModifier": {"remove": ["x"]}});
+    let headers = || {
+        GrpcFilter::RequestHeaders(linkerd_core::policy::HeaderModifier {
+            remove: vec!["x".into()],
+            ..Default::default()
+        })
+    };
+    let invalid = GrpcFilter::Fail {
+        code: 500,
+        message: "unsupported backend filter: RequestMirror".into(),
+    };
+    let db = "db.shop.svc.cluster.local:80";
+    for (case, filter, to, expected) in [
+        (
+            "RequestHeaderModifier",
+            modifier("RequestHeaderModifier"),
+            db,
+            vec![headers()],
+        ),
+        (
+            "ResponseHeaderModifier is dropped",
+            modifier("ResponseHeaderModifier"),
+            db,
+            vec![],
+        ),
+        (
+            "unsupported filter",
+            json!({"type": "RequestMirror"}),
+            "none",
+            vec![invalid],
+        ),
+    ] {
+        let rules = json!([{"backendRefs": [{"name": "db", "port": 80, "filters": [filter]}]}]);
+        let world = World::new([
+            service("web", "10.1.0.1"),
+            service("db", "10.1.0.2"),
+            route("GRPCRoute", "r", to_service("web"), rules),
+        ]);
+        let Protocol::Grpc { routes, .. } = ready(&world).protocol else {
+            panic!("grpc")
+        };
+        let found = backends(&routes[0].rules[0].backends).remove(0);
+        assert_eq!(
+            (found.0.as_str(), found.2.filters),
+            (to, expected),
+            "{case}"
+        );
     }
 }
 
@@ -263,20 +337,82 @@ fn backends_come_and_go() {
     assert_eq!(shown(&watch.borrow_and_update()), "none");
 }
 
+/// What is deleted does not go on counting (ledger 17).
+#[test]
+fn nothing_of_a_deleted_parent_stays() {
+    let annotated = with(
+        service("web", "10.1.0.1"),
+        &[(
+            "/metadata/annotations",
+            json!({"timeout.linkerd.io/request": "9s", "config.linkerd.io/opaque-ports": "80"}),
+        )],
+    );
+    let mut world = World::new([annotated.clone()]);
+    let by_name = Lookup::Service {
+        namespace: "shop".into(),
+        name: "web".into(),
+        port: 80,
+    };
+    let mut watch = world
+        .index
+        .watch_outbound("client", by_name)
+        .expect("found");
+    assert_eq!(kind(&watch.borrow_and_update()), "opaque");
+    world.delete(&annotated);
+    let policy = watch.borrow_and_update().clone();
+    assert_eq!(
+        kind(&policy),
+        "detect",
+        "a deleted Service takes its annotations along"
+    );
+    assert_eq!(only_route(&policy).rules[0].timeouts.request, None);
+
+    let more = egress("more", json!({"networks": [{"cidr": "2.2.2.2"}]}));
+    let backend = json!({"group": "policy.linkerd.io", "kind": "EgressNetwork", "name": "more"});
+    let rules = json!([{"backendRefs": [backend]}]);
+    let mut world = World::new([
+        service("web", "10.1.0.1"),
+        more.clone(),
+        route("HTTPRoute", "r", to_service("web"), rules),
+    ]);
+    let mut watch = world
+        .index
+        .watch_outbound("client", Lookup::Addr(WEB.parse().expect("addr")))
+        .expect("found");
+    let message = |policy: &Policy| {
+        let found = backends(&only_route(policy).rules[0].backends);
+        match found[0].2.filters.as_slice() {
+            [HttpFilter::Fail { message, .. }] => message.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(
+        message(&watch.borrow_and_update()),
+        "EgressNetwork backends attach to EgressNetwork parents only"
+    );
+    world.delete(&more);
+    assert_eq!(
+        message(&watch.borrow_and_update()),
+        "EgressNetwork not found more",
+        "a deleted EgressNetwork is no backend any more"
+    );
+}
+
 #[test]
 fn broken_rules_fail_alone() {
     let rules = json!([
         {"matches": [{"path": {"value": "/a"}}], "filters": [{"type": "URLRewrite", "urlRewrite": {}}]},
         {"matches": [{"path": {"value": "/b"}}], "retry": {"attempts": 3}},
         {"matches": [{"path": {"type": "Glob", "value": "/c"}}]},
+        {"matches": [{"path": {"value": "/t"}}], "timeouts": {"request": "soon"}},
         {"matches": [{"path": {"value": "/d"}}]},
     ]);
     let policy = ready(&World::new([
         service("web", "10.1.0.1"),
         route("HTTPRoute", "r", to_service("web"), rules),
     ]));
-    let [a, b, d] = only_route(&policy).rules.as_slice() else {
-        panic!("three rules: {policy:?}")
+    let [a, b, timeout, d] = only_route(&policy).rules.as_slice() else {
+        panic!("four rules: {policy:?}")
     };
     let failing = |message: &str| {
         vec![HttpFilter::Fail {
@@ -292,6 +428,17 @@ fn broken_rules_fail_alone() {
         )
     );
     assert_eq!(b.filters, failing("unsupported field: retry"));
+    let [
+        HttpFilter::Fail {
+            status: 500,
+            message,
+        },
+    ] = timeout.filters.as_slice()
+    else {
+        panic!("a bad rule timeout breaks that rule: {timeout:?}")
+    };
+    assert!(message.contains("request timeout"), "{message}");
+    assert_eq!(timeout.backends, Distribution::Empty);
     assert_eq!(d.filters, []);
     let all_broken = json!([{"filters": [{"type": "URLRewrite"}]}]);
     let policy = ready(&World::new([
@@ -439,6 +586,71 @@ fn timeouts_and_retries() {
     let rule = &only_route(&policy).rules[0];
     assert_eq!(rule.timeouts.request, secs(9), "on the default route too");
     assert!(!rule.allow_l5d_request_headers);
+}
+
+/// Spec 5.9: a GRPCRoute's own annotations, else the parent's, each as a whole.
+#[test]
+fn timeouts_and_retries_of_grpc_routes() {
+    let secs = |secs| Some(Duration::from_secs(secs));
+    let parent = json!({
+        "timeout.linkerd.io/request": "9s", "timeout.linkerd.io/idle": "8s",
+        "retry.linkerd.io/grpc": "unavailable", "retry.linkerd.io/limit": "9",
+        "retry.linkerd.io/http": "5xx",
+    });
+    for (case, own, timeouts, (limit, internal, unavailable)) in [
+        (
+            "the parent's",
+            json!({}),
+            (secs(9), None, secs(8)),
+            (9, false, true),
+        ),
+        (
+            "own retries, the parent's timeouts",
+            json!({"retry.linkerd.io/grpc": "internal"}),
+            (secs(9), None, secs(8)),
+            (1, true, false),
+        ),
+        (
+            "own timeouts, the parent's retries",
+            json!({"timeout.linkerd.io/response": "2s"}),
+            (None, secs(2), None),
+            (9, false, true),
+        ),
+        (
+            "both its own",
+            json!({"retry.linkerd.io/grpc": "internal,unavailable", "retry.linkerd.io/limit": "2", "timeout.linkerd.io/request": "1s"}),
+            (secs(1), None, None),
+            (2, true, true),
+        ),
+    ] {
+        let world = World::new([
+            with(
+                service("web", "10.1.0.1"),
+                &[("/metadata/annotations", parent.clone())],
+            ),
+            with(
+                route("GRPCRoute", "r", to_service("web"), json!([{}])),
+                &[("/metadata/annotations", own)],
+            ),
+        ]);
+        let Protocol::Grpc { routes, .. } = ready(&world).protocol else {
+            panic!("{case}: grpc")
+        };
+        let rule = &routes[0].rules[0];
+        let found = (
+            rule.timeouts.request,
+            rule.timeouts.response,
+            rule.timeouts.idle,
+        );
+        assert_eq!(found, timeouts, "{case}");
+        let retry = rule.retry.as_ref().expect(case);
+        let found = (
+            retry.limit,
+            retry.conditions.internal,
+            retry.conditions.unavailable,
+        );
+        assert_eq!(found, (limit, internal, unavailable), "{case}");
+    }
 }
 
 /// A backend: where, weight, filters.

@@ -7,7 +7,7 @@ use crate::{
     testing::{read, route, service, to_service},
 };
 use http::{Request, Response};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
 use kube::client::Body as RequestBody;
 use linkerd_k8s::{Index as _, Service, policy as k8s};
 use std::convert::Infallible;
@@ -33,6 +33,8 @@ struct State {
     mood: Mood,
     begun: Vec<String>,
     done: Vec<String>,
+    /// The newest request as it came: method, target, kind of content, body.
+    newest: Option<[String; 4]>,
 }
 
 impl Server {
@@ -41,6 +43,7 @@ impl Server {
             mood,
             begun: Vec::new(),
             done: Vec::new(),
+            newest: None,
         })))
     }
 
@@ -57,8 +60,19 @@ impl Server {
         let path = request.uri().path().to_owned();
         let name = path.rsplit('/').nth(1).unwrap_or_default().to_owned();
         assert!(path.ends_with("/status"), "{path}");
+        let (head, body) = request.into_parts();
+        let content = head.headers.get(http::header::CONTENT_TYPE);
+        let content = content.and_then(|it| it.to_str().ok()).unwrap_or_default();
+        let body = body.collect().await.expect("a body").to_bytes();
+        let newest = [
+            head.method.to_string(),
+            head.uri.to_string(),
+            content.to_owned(),
+            String::from_utf8_lossy(&body).into_owned(),
+        ];
         let mood = {
             let mut state = self.0.lock();
+            state.newest = Some(newest);
             state.begun.push(name.clone());
             state.mood
         };
@@ -180,6 +194,33 @@ async fn a_status_is_not_written_twice_while_nobody_has_seen_it() {
         .await;
     assert!(written.elapsed() >= TICK, "{:?}", written.elapsed());
     assert_eq!(running.metrics.patches.get(), 2);
+}
+
+/// Spec 1.8 and 5.12: what a patch says, and in whose name.
+#[tokio::test(start_paused = true)]
+async fn a_patch_names_its_object_and_its_writer() {
+    let running = Running::start(AT_ONCE, 1);
+    running
+        .until("a patch", |it| it.server.counts().1 == 1)
+        .await;
+    let newest = running.server.0.lock().newest.take();
+    let [method, target, content, body] = newest.expect("a request");
+    assert_eq!(method, "PATCH");
+    let (path, query) = target.split_once('?').expect("a query");
+    let object = "/apis/policy.linkerd.io/v1beta3/namespaces/shop/httproutes/r0/status";
+    assert_eq!(path, object);
+    let manager = "fieldManager=linkerd.io%2Fpolicy-controller";
+    assert!(query.split('&').any(|pair| pair == manager), "{query}");
+    assert_eq!(content, "application/merge-patch+json");
+    let body: Value = serde_json::from_str(&body).expect("JSON");
+    let fields: Vec<_> = body.as_object().expect("an object").keys().collect();
+    assert_eq!(fields, ["apiVersion", "kind", "name", "status"]);
+    assert_eq!(body["apiVersion"], "policy.linkerd.io/v1beta3");
+    assert_eq!(body["kind"], "HTTPRoute");
+    assert_eq!(body["name"], "r0");
+    let entry = &body["status"]["parents"][0];
+    assert_eq!(entry["controllerName"], CONTROLLER_NAME);
+    assert_eq!(entry["conditions"][0]["type"], "Accepted");
 }
 
 #[tokio::test(start_paused = true)]
