@@ -169,4 +169,111 @@ mod tests {
         ];
         assert_eq!(decide(&values, &Annotations::new(), &pod), expected);
     }
+
+    #[test]
+    fn each_veto() {
+        use Reason::*;
+        let token =
+            json!({"name": "t", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"});
+        let with_token = json!([{"name": "a", "volumeMounts": [token]}]);
+        let second_only = json!([{"name": "a"}, {"name": "b", "volumeMounts": [token]}]);
+        let named = |name: &str| json!([{"name": name}]);
+        let of_image = |image: &str| json!([{"name": "x", "image": image}]);
+        for (name, projection, spec, expected) in [
+            ("plain", true, json!({}), None),
+            (
+                "host network",
+                true,
+                json!({"hostNetwork": true}),
+                Some(HostNetwork),
+            ),
+            ("no host network", true, json!({"hostNetwork": false}), None),
+            (
+                "our proxy",
+                true,
+                json!({"containers": named("linkerd-proxy")}),
+                Some(SidecarExists),
+            ),
+            (
+                "istio's proxy",
+                true,
+                json!({"containers": named("istio-proxy")}),
+                Some(SidecarExists),
+            ),
+            (
+                "our init",
+                true,
+                json!({"initContainers": named("linkerd-init")}),
+                Some(SidecarExists),
+            ),
+            (
+                "istio's init",
+                true,
+                json!({"initContainers": named("istio-init")}),
+                Some(SidecarExists),
+            ),
+            (
+                "our image",
+                true,
+                json!({"containers": of_image("cr.l5d.io/linkerd/proxy:edge-1")}),
+                Some(SidecarExists),
+            ),
+            (
+                "our init's image",
+                true,
+                json!({"initContainers": of_image("cr.l5d.io/linkerd/proxy-init:v2")}),
+                Some(SidecarExists),
+            ),
+            (
+                "istio's image",
+                true,
+                json!({"containers": of_image("gcr.io/istio-release/proxyv2:1")}),
+                Some(SidecarExists),
+            ),
+            (
+                "istio's init's image",
+                true,
+                json!({"initContainers": of_image("gcr.io/istio-release/proxy_init:1")}),
+                Some(SidecarExists),
+            ),
+            (
+                "no automount, projected",
+                true,
+                json!({"automountServiceAccountToken": false}),
+                None,
+            ),
+            (
+                "no automount",
+                false,
+                json!({"automountServiceAccountToken": false, "containers": with_token}),
+                Some(TokenAutomountDisabled),
+            ),
+            ("no mount", false, json!({}), Some(TokenAutomountDisabled)),
+            (
+                "not in the first container",
+                false,
+                json!({"containers": second_only}),
+                Some(TokenAutomountDisabled),
+            ),
+            ("mounted", false, json!({"containers": with_token}), None),
+            (
+                "UDP",
+                true,
+                json!({"containers": [{"name": "a", "ports": [{"containerPort": 53, "protocol": "UDP"}]}]}),
+                None,
+            ),
+        ] {
+            let values = format!("identity: {{serviceAccountTokenProjection: {projection}}}");
+            let values = Values::from_yaml(&values).expect("values");
+            let mut spec = spec;
+            if spec.get("containers").is_none() {
+                spec["containers"] = named("web");
+            }
+            let annotations = json!({INJECT: INJECT_ENABLED});
+            let pod = json!({"metadata": {"annotations": annotations}, "spec": spec});
+            let pod = Template::read(&pod).expect("a pod");
+            let found = decide(&values, &Annotations::new(), &pod);
+            assert_eq!(found, Vec::from_iter(expected), "{name}");
+        }
+    }
 }

@@ -20,6 +20,7 @@ pub struct Request<'a> {
     pub template: &'a Template,
     /// Where the template stands in the object: empty for a Pod.
     pub prefix: &'a str,
+    /// Empty when a manifest does not name it.
     pub namespace: &'a str,
     pub namespace_annotations: &'a Annotations,
     /// Lower-case kind and name of the workload that owns the pod.
@@ -170,13 +171,13 @@ fn annotations(request: &Request<'_>, values: &Values) -> BTreeMap<String, Strin
 }
 
 fn labels(request: &Request<'_>) -> BTreeMap<String, String> {
-    let mut out = BTreeMap::from([
-        (
-            CONTROL_PLANE_NS.to_owned(),
-            request.control_plane_ns.to_owned(),
-        ),
-        (WORKLOAD_NS.to_owned(), request.namespace.to_owned()),
-    ]);
+    let mut out = BTreeMap::from([(
+        CONTROL_PLANE_NS.to_owned(),
+        request.control_plane_ns.to_owned(),
+    )]);
+    if !request.namespace.is_empty() {
+        out.insert(WORKLOAD_NS.to_owned(), request.namespace.to_owned());
+    }
     if let Some((kind, name)) = request.owner {
         out.insert(proxy_owner(kind), name.to_owned());
     }

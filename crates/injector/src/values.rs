@@ -9,8 +9,12 @@ use std::collections::BTreeMap;
 pub enum InvalidValues {
     #[error("the values are not YAML")]
     Yaml(#[source] serde_yaml::Error),
-    #[error("a value has the wrong type")]
-    Type(#[source] serde_json::Error),
+    #[error("the value {path} has the wrong type")]
+    Type {
+        /// Dotted.
+        path: String,
+        source: serde_json::Error,
+    },
 }
 
 /// Defaults are the chart's; a key that is missing in an older ConfigMap takes them.
@@ -263,7 +267,10 @@ impl Values {
             }
         }
         drop_nulls(&mut values);
-        serde_json::from_value(values).map_err(InvalidValues::Type)
+        serde_json::from_value(values.clone()).map_err(|source| InvalidValues::Type {
+            path: refused(&values),
+            source,
+        })
     }
 
     pub fn trust_domain(&self) -> &str {
@@ -281,6 +288,27 @@ impl Values {
             &self.proxy.image.version
         }
     }
+}
+
+/// Where the value stands that cannot be read: every key has a default, so each can be tried alone.
+fn refused(values: &Value) -> String {
+    let mut path: Vec<&str> = Vec::new();
+    let mut at = values;
+    while let Value::Object(map) = at {
+        let wrong = map.iter().find(|(key, value)| {
+            let alone = std::iter::once(&key.as_str())
+                .chain(path.iter().rev())
+                .fold(
+                    (*value).clone(),
+                    |tree, key| serde_json::json!({*key: tree}),
+                );
+            serde_json::from_value::<Values>(alone).is_err()
+        });
+        let Some((key, value)) = wrong else { break };
+        path.push(key);
+        at = value;
+    }
+    path.join(".")
 }
 
 /// `null` deletes a key, so that its default holds.
@@ -535,6 +563,17 @@ mod tests {
             ("25", "2")
         );
         assert_eq!(values.proxy.log_http_headers, "off");
-        assert!(Values::from_yaml("proxy: {ports: {admin: many}}").is_err());
+        for (yaml, path) in [
+            (
+                "proxy: {ports: {inbound: 1, admin: many}}",
+                "proxy.ports.admin",
+            ),
+            ("proxy: {await: enabled}", "proxy.await"),
+            ("cniEnabled: 'true'", "cniEnabled"),
+            ("proxy: text", "proxy"),
+        ] {
+            let error = Values::from_yaml(yaml).expect_err(yaml).to_string();
+            assert_eq!(error, format!("the value {path} has the wrong type"));
+        }
     }
 }

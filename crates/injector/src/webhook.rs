@@ -19,12 +19,19 @@ use linkerd_k8s::{
     kube::{Api, Client},
 };
 use serde_json::Value;
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 pub use args::{Args, run};
 use events::Events;
 use metrics::{Metrics, Subject};
 use owner::Owner;
+
+/// The reason in metrics when a pod that should be injected cannot be.
+const FAILED: &str = "injection_failed";
 
 /// Where the configuration is mounted.
 #[derive(Clone, Debug)]
@@ -39,6 +46,8 @@ pub struct Webhook {
     control_plane_ns: String,
     events: Events,
     metrics: Metrics,
+    /// What the failure policy said when it could last be read.
+    fails_closed: AtomicBool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +68,19 @@ enum Failure {
     Service(#[source] serde_json::Error),
     #[error(transparent)]
     Inject(#[from] crate::Error),
+}
+
+impl Failure {
+    /// With its causes.
+    fn line(&self) -> String {
+        let mut message = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            message = format!("{message}: {cause}");
+            source = cause.source();
+        }
+        message
+    }
 }
 
 /// The configuration as it is now; read for every review, so that an upgrade takes effect at once.
@@ -92,36 +114,49 @@ impl std::fmt::Debug for Webhook {
 
 impl Handler for Webhook {
     async fn review(&self, review: Review) -> Verdict {
-        let config = match self.paths.read() {
+        let config = match self.config() {
             Ok(config) => config,
-            Err(error) => return failed(&review, &error, "Ignore"),
+            Err(error) => return self.failed(&review, &error),
         };
         let outcome = match review.kind.kind.as_str() {
             "Pod" => self.pod(&review, &config).await,
             "Service" => self.service(&review, &config).await,
             _ => Ok(Verdict::Allow),
         };
-        outcome
-            .unwrap_or_else(|error| failed(&review, &error, &config.values.webhook_failure_policy))
-    }
-}
-
-/// An error of ours blocks a pod only where the failure policy asks for that.
-fn failed(review: &Review, error: &Failure, policy: &str) -> Verdict {
-    let mut message = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        message = format!("{message}: {cause}");
-        source = cause.source();
-    }
-    tracing::error!(namespace = %review.namespace, name = %review.name, error = %message, "Injection failed");
-    match policy {
-        "Fail" => Verdict::Deny { code: 500, message },
-        _ => Verdict::Allow,
+        outcome.unwrap_or_else(|error| self.failed(&review, &error))
     }
 }
 
 impl Webhook {
+    fn new(client: Client, paths: Paths, control_plane_ns: String, metrics: Metrics) -> Self {
+        Self {
+            events: Events::new(client.clone()),
+            client,
+            paths,
+            control_plane_ns,
+            metrics,
+            fails_closed: AtomicBool::new(false),
+        }
+    }
+
+    fn config(&self) -> Result<Config, Failure> {
+        let config = self.paths.read()?;
+        let closed = config.values.webhook_failure_policy == "Fail";
+        self.fails_closed.store(closed, Ordering::Relaxed);
+        Ok(config)
+    }
+
+    /// An error of ours blocks a pod only where the failure policy asks for that.
+    fn failed(&self, review: &Review, error: &Failure) -> Verdict {
+        let message = error.line();
+        tracing::error!(namespace = %review.namespace, name = %review.name, error = %message, "Injection failed");
+        if self.fails_closed.load(Ordering::Relaxed) {
+            Verdict::Deny { code: 500, message }
+        } else {
+            Verdict::Allow
+        }
+    }
+
     async fn namespace(&self, name: &str) -> Result<Annotations, Failure> {
         let api: Api<Namespace> = Api::all(self.client.clone());
         let namespace = api.get_metadata_opt(name).await;
@@ -154,7 +189,7 @@ impl Webhook {
             linkerd_runtime::version::VERSION
         );
         let labelled = owner.as_ref().filter(|owner| owner.is_labelled());
-        let injection = inject(&Request {
+        let injected = inject(&Request {
             values: &config.values,
             template: &template,
             prefix: "",
@@ -164,7 +199,18 @@ impl Webhook {
             control_plane_ns: &self.control_plane_ns,
             trust_anchors: config.trust_anchors.trim(),
             created_by: &created_by,
-        })?;
+        });
+        let injection = match injected {
+            Ok(injection) => injection,
+            Err(error) => {
+                // The pod may start all the same, without a proxy: its owner tells why.
+                let error = Failure::from(error);
+                self.metrics.responded(&subject, Some(FAILED));
+                let message = format!("Linkerd sidecar proxy injection failed: {}", error.line());
+                self.publish(review, owner.as_ref(), &[], events::FAILED, &message);
+                return Err(error);
+            }
+        };
         for ignored in &injection.ignored {
             tracing::warn!(namespace = %review.namespace, annotation = %ignored, "Ignored an annotation");
         }
@@ -227,6 +273,10 @@ impl Webhook {
         let service: Service =
             serde_json::from_value(review.object.clone()).map_err(Failure::Service)?;
         let namespace = self.namespace(&review.namespace).await?;
+        let subject = Subject::of_service(&review.namespace, &namespace, &service);
+        self.metrics.requested(&subject);
+        let reason = Reason::UnsupportedResource.key();
+        self.metrics.responded(&subject, Some(reason));
         Ok(opaque(
             &review.object,
             of_service(&config.values, &namespace, &service),
@@ -243,3 +293,6 @@ fn opaque(object: &Value, ports: Option<String>) -> Verdict {
         .is_some_and(Value::is_object);
     Verdict::Patch(annotate_opaque_ports(annotated, &ports))
 }
+
+#[cfg(test)]
+mod tests;

@@ -269,3 +269,382 @@ fn what_cannot_be_done_is_an_error() {
         assert!(error.to_string().contains(expected), "{name}: {error}");
     }
 }
+
+#[test]
+fn the_debug_container_stands_last() {
+    let debug = "config.linkerd.io/enable-debug-sidecar";
+    let image = "debugContainer: {image: {name: example/debug, version: v3, pullPolicy: Never}}";
+    let always = json!({"exec": {"command": ["true"]}});
+    let asked: Annotations = [(debug.to_owned(), "true".to_owned())].into();
+    let none = Annotations::new();
+    for (name, values, namespace, own, expected) in [
+        ("nobody asks", "{}", &none, json!({}), None),
+        (
+            "the pod",
+            image,
+            &none,
+            json!({debug: "true"}),
+            Some("Never"),
+        ),
+        ("its namespace", image, &asked, json!({}), Some("Never")),
+        (
+            "the pod declines",
+            image,
+            &asked,
+            json!({debug: "false"}),
+            None,
+        ),
+        (
+            "the general pull policy",
+            "imagePullPolicy: Always\ndebugContainer: {image: {name: example/debug, version: v3}}",
+            &asked,
+            json!({}),
+            Some("Always"),
+        ),
+    ] {
+        let values = Values::from_yaml(values).expect("values");
+        let pod =
+            json!({"metadata": {"annotations": own}, "spec": {"containers": [{"name": "web"}]}});
+        let injected = applied(&values, namespace, &pod);
+        let containers = injected["spec"]["containers"]
+            .as_array()
+            .expect("containers");
+        let last = containers
+            .last()
+            .filter(|last| last["name"] == "linkerd-debug");
+        let Some(policy) = expected else {
+            assert_eq!(last, None, "{name}");
+            continue;
+        };
+        assert_eq!(
+            last,
+            Some(&json!({
+                "name": "linkerd-debug", "image": "example/debug:v3", "imagePullPolicy": policy,
+                "livenessProbe": always, "readinessProbe": always,
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+            })),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn tracing_names_the_service_and_its_attributes() {
+    let values = "
+proxy:
+  tracing:
+    enabled: true
+    traceServiceName: mesh
+    labels: {k8s.pod.ip: $(_pod_ip)}
+    collector: {endpoint: 'collector.t:4317', meshIdentity: {serviceAccountName: c, namespace: t}}";
+    let values = Values::from_yaml(values).expect("values");
+    let (instance, name) = ("app.kubernetes.io/instance", "app.kubernetes.io/name");
+    for (labels, annotations, attributes) in [
+        (json!({}), json!({}), "k8s.pod.ip=$(_pod_ip)"),
+        (
+            json!({instance: "web-1", name: "web"}),
+            json!({}),
+            "k8s.pod.ip=$(_pod_ip)\nservice.name=web-1",
+        ),
+        (
+            json!({name: "web"}),
+            json!({"resource.opentelemetry.io/team": "shop"}),
+            "k8s.pod.ip=$(_pod_ip)\nservice.name=web\nteam=shop",
+        ),
+    ] {
+        let pod = json!({"metadata": {"labels": labels, "annotations": annotations},
+            "spec": {"containers": [{"name": "web"}]}});
+        let injected = applied(&values, &Annotations::new(), &pod);
+        for (variable, expected) in [
+            ("ATTRIBUTES_PATH", "/var/run/linkerd/podinfo/labels"),
+            ("ANNOTATIONS_PATH", "/var/run/linkerd/podinfo/annotations"),
+            ("PROTOCOL", "opentelemetry"),
+            ("SERVICE_NAME", "mesh"),
+            ("COLLECTOR_SVC_ADDR", "collector.t:4317"),
+            (
+                "COLLECTOR_SVC_NAME",
+                "c.t.serviceaccount.identity.linkerd.cluster.local",
+            ),
+            ("EXTRA_ATTRIBUTES", attributes),
+        ] {
+            let variable = format!("LINKERD2_PROXY_TRACE_{variable}");
+            assert_eq!(env(&injected, &variable), Some(expected), "{variable}");
+        }
+        let volumes = injected["spec"]["volumes"].as_array().expect("volumes");
+        let items = json!([{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]);
+        let volume = json!({"name": "linkerd-podinfo", "downwardAPI": {"items": items}});
+        assert!(volumes.contains(&volume), "{volumes:?}");
+        let mounts = &injected["spec"]["containers"][0]["volumeMounts"];
+        let mount = json!({"mountPath": "/var/run/linkerd/podinfo", "name": "linkerd-podinfo"});
+        assert!(mounts.as_array().expect("mounts").contains(&mount));
+    }
+    let plain = json!({"spec": {"containers": [{"name": "web"}]}});
+    let injected = applied(&Values::default(), &Annotations::new(), &plain);
+    assert_eq!(env(&injected, "LINKERD2_PROXY_TRACE_PROTOCOL"), None);
+    assert!(!names(&injected["spec"]["volumes"]).contains(&"linkerd-podinfo"));
+}
+
+/// A variable of the proxy, a place in the pod (`/…`), or what follows an argument of the first init
+/// container (`--…`; the argument itself when it holds its value).
+fn looked_up(pod: &Value, at: &str) -> Value {
+    if at.starts_with('/') {
+        return pod.pointer(at).cloned().unwrap_or_default();
+    }
+    if at.starts_with("--") {
+        let args = pod["spec"]["initContainers"][0]["args"].as_array();
+        let args = args.expect("arguments");
+        let found = args.iter().position(|arg| arg == at);
+        return found.map_or(Value::Null, |found| {
+            args.get(found + usize::from(!at.contains('=')))
+                .cloned()
+                .unwrap_or_default()
+        });
+    }
+    json!(env(pod, &format!("LINKERD2_PROXY_{at}")))
+}
+
+#[test]
+fn values_and_annotations_reach_their_place() {
+    const PROXY: &str = "/spec/containers/0";
+    const INIT: &str = "/spec/initContainers/0";
+    let none = || json!({});
+    let close_wait = || json!({"config.linkerd.io/close-wait-timeout": "10s"});
+    let rooted = "proxyInit: {runAsRoot: true}";
+    let v6 = "disableIPv6: false";
+    let validator = "cniEnabled: true";
+    let validator6 = "cniEnabled: true\ndisableIPv6: false";
+    let proxy = |rest: &str| format!("{PROXY}{rest}");
+    let init = |rest: &str| format!("{INIT}{rest}");
+    for (values, annotations, at, expected) in [
+        ("{}", none(), proxy("/lifecycle/preStop"), Value::Null),
+        (
+            "proxy: {waitBeforeExitSeconds: 20}",
+            none(),
+            proxy("/lifecycle/preStop/exec/command"),
+            json!(["/bin/sleep", "20"]),
+        ),
+        (
+            "{}",
+            json!({"config.alpha.linkerd.io/proxy-wait-before-exit-seconds": "7"}),
+            proxy("/lifecycle/preStop/exec/command"),
+            json!(["/bin/sleep", "7"]),
+        ),
+        (
+            "proxy: {waitBeforeExitSeconds: 20, nativeSidecar: true}",
+            none(),
+            "/spec/initContainers/1/lifecycle".to_owned(),
+            Value::Null,
+        ),
+        (
+            "proxy: {disableOutboundProtocolDetectTimeout: true}",
+            none(),
+            "OUTBOUND_DETECT_TIMEOUT".to_owned(),
+            json!("365d"),
+        ),
+        (
+            "{}",
+            json!({"config.linkerd.io/proxy-disable-inbound-protocol-detect-timeout": "true"}),
+            "INBOUND_DETECT_TIMEOUT".to_owned(),
+            json!("365d"),
+        ),
+        (
+            "{}",
+            none(),
+            "INBOUND_DETECT_TIMEOUT".to_owned(),
+            Value::Null,
+        ),
+        (
+            "{}",
+            json!({"linkerd.io/inject": "ingress"}),
+            "INGRESS_MODE".to_owned(),
+            json!("true"),
+        ),
+        ("{}", none(), "INGRESS_MODE".to_owned(), Value::Null),
+        (
+            "{}",
+            json!({"config.linkerd.io/enable-gateway": "true"}),
+            "INBOUND_GATEWAY_SUFFIXES".to_owned(),
+            json!("svc.cluster.local."),
+        ),
+        (
+            "proxy: {securityContext: {runAsUser: 7}}",
+            none(),
+            proxy("/securityContext"),
+            json!({"runAsUser": 7}),
+        ),
+        (
+            "{}",
+            none(),
+            proxy("/securityContext/runAsGroup"),
+            Value::Null,
+        ),
+        (
+            "proxy: {gid: 7}",
+            none(),
+            proxy("/securityContext/runAsGroup"),
+            json!(7),
+        ),
+        (
+            "proxy: {gid: 7}",
+            none(),
+            "--proxy-gid".to_owned(),
+            json!("7"),
+        ),
+        ("{}", none(), "--proxy-gid".to_owned(), Value::Null),
+        (
+            v6,
+            none(),
+            "CONTROL_LISTEN_ADDR".to_owned(),
+            json!("[::]:4190"),
+        ),
+        (
+            v6,
+            none(),
+            "ADMIN_LISTEN_ADDR".to_owned(),
+            json!("[::]:4191"),
+        ),
+        (
+            v6,
+            none(),
+            "INBOUND_LISTEN_ADDR".to_owned(),
+            json!("[::]:4143"),
+        ),
+        (
+            v6,
+            none(),
+            "OUTBOUND_LISTEN_ADDR".to_owned(),
+            json!("127.0.0.1:4140"),
+        ),
+        (
+            v6,
+            none(),
+            "OUTBOUND_LISTEN_ADDRS".to_owned(),
+            json!("127.0.0.1:4140,[::1]:4140"),
+        ),
+        (
+            "{}",
+            none(),
+            "OUTBOUND_LISTEN_ADDRS".to_owned(),
+            json!("127.0.0.1:4140"),
+        ),
+        (v6, none(), "--ipv6=false".to_owned(), Value::Null),
+        (
+            "{}",
+            none(),
+            "--ipv6=false".to_owned(),
+            json!("--ipv6=false"),
+        ),
+        (
+            "{}",
+            json!({"config.linkerd.io/skip-subnets": "10.0.0.0/8"}),
+            "--subnets-to-ignore".to_owned(),
+            json!("10.0.0.0/8"),
+        ),
+        (
+            rooted,
+            close_wait(),
+            "--timeout-close-wait-secs".to_owned(),
+            json!("10"),
+        ),
+        (
+            rooted,
+            close_wait(),
+            init("/securityContext/privileged"),
+            json!(true),
+        ),
+        (
+            rooted,
+            close_wait(),
+            init("/securityContext/allowPrivilegeEscalation"),
+            json!(true),
+        ),
+        (
+            rooted,
+            none(),
+            init("/securityContext/privileged"),
+            json!(false),
+        ),
+        (rooted, none(), init("/securityContext/runAsUser"), json!(0)),
+        (
+            rooted,
+            none(),
+            init("/securityContext/runAsNonRoot"),
+            json!(false),
+        ),
+        (
+            "proxyInit: {runAsUser: 0, runAsGroup: 0}",
+            none(),
+            init("/securityContext/runAsUser"),
+            json!(65534),
+        ),
+        (
+            "proxyInit: {runAsUser: 0, runAsGroup: 0}",
+            none(),
+            init("/securityContext/runAsGroup"),
+            json!(65534),
+        ),
+        (
+            "proxyInit: {iptablesMode: legacy}",
+            none(),
+            init("/args/0"),
+            json!("--ipv6=false"),
+        ),
+        (
+            "proxyInit: {logLevel: debug, logFormat: json}",
+            none(),
+            "--log-level".to_owned(),
+            json!("debug"),
+        ),
+        (
+            "cniEnabled: true\nnetworkValidator: {enableSecurityContext: false}",
+            none(),
+            init("/securityContext"),
+            Value::Null,
+        ),
+        (
+            "cniEnabled: true\nnetworkValidator: {securityContext: {runAsUser: 9}}",
+            none(),
+            init("/securityContext"),
+            json!({"runAsUser": 9}),
+        ),
+        (
+            validator,
+            none(),
+            "--connect-addr".to_owned(),
+            json!("1.1.1.1:20001"),
+        ),
+        (
+            validator,
+            none(),
+            "--listen-addr".to_owned(),
+            json!("0.0.0.0:4140"),
+        ),
+        (
+            validator6,
+            none(),
+            "--connect-addr".to_owned(),
+            json!("[fd00::1]:20001"),
+        ),
+        (
+            validator6,
+            none(),
+            "--listen-addr".to_owned(),
+            json!("[::]:4140"),
+        ),
+        (
+            "cniEnabled: true\nnetworkValidator: {connectAddr: '9.9.9.9:1', timeout: 3s}",
+            none(),
+            "--connect-addr".to_owned(),
+            json!("9.9.9.9:1"),
+        ),
+    ] {
+        let parsed = Values::from_yaml(values).expect("values");
+        let pod = json!({"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "web"}]}});
+        let injected = applied(&parsed, &Annotations::new(), &pod);
+        assert_eq!(
+            looked_up(&injected, &at),
+            expected,
+            "{values} {annotations} {at}"
+        );
+    }
+}

@@ -1,6 +1,6 @@
 //! The flags of `linkerd-controller proxy-injector` and the wiring behind them.
 
-use super::{Events, Metrics, Paths, Webhook};
+use super::{Metrics, Paths, Webhook};
 use anyhow::Context as _;
 use linkerd_k8s::{admission, kube::Client};
 use linkerd_runtime::{
@@ -61,19 +61,14 @@ pub async fn run(
     let mut registry = Registry::default();
     metrics::register_process(&mut registry);
     metrics::register_build_info(&mut registry, "proxy-injector");
-    let webhook = Webhook {
-        events: Events::new(client.clone()),
-        client,
-        paths: Paths {
-            values: args.values,
-            trust_anchors: args.trust_anchors,
-        },
-        control_plane_ns: args.linkerd_namespace,
-        metrics: Metrics::register(&mut registry),
+    let paths = Paths {
+        values: args.values,
+        trust_anchors: args.trust_anchors,
     };
+    let metrics = Metrics::register(&mut registry);
+    let webhook = Webhook::new(client, paths, args.linkerd_namespace, metrics);
     webhook
-        .paths
-        .read()
+        .config()
         .context("the mounted configuration cannot be used")?;
 
     let readiness = Readiness::new();

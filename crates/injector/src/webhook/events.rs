@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 
 pub(super) const INJECTED: &str = "Injected";
 pub(super) const SKIPPED: &str = "InjectionSkipped";
+pub(super) const FAILED: &str = "InjectionFailed";
 pub(super) const IGNORED: &str = "AnnotationIgnored";
 
 /// Events on their way at once; more are dropped, they are only news.
@@ -46,7 +47,7 @@ impl Events {
             return;
         };
         let recorder = self.recorder.clone();
-        let type_ = if reason == IGNORED {
+        let type_ = if reason == IGNORED || reason == FAILED {
             EventType::Warning
         } else {
             EventType::Normal

@@ -6,6 +6,7 @@ use crate::{
     Annotations, Template,
     settings::{ANNOTATIONS, inheritable},
 };
+use k8s_openapi::api::core::v1::Service;
 use linkerd_k8s::labels::{INJECT, PROXY_ADDITIONAL_ENV};
 use linkerd_runtime::metrics::Registry;
 use prometheus_client::metrics::{counter::Counter, family::Family};
@@ -31,8 +32,8 @@ pub(super) enum AnnotationAt {
 }
 
 impl AnnotationAt {
-    fn of(namespace: &Annotations, template: &Template) -> Self {
-        if template.annotation(INJECT).is_some() {
+    fn of(namespace: &Annotations, own: Option<&str>) -> Self {
+        if own.is_some() {
             Self::Workload
         } else if namespace.contains_key(INJECT) {
             Self::Namespace
@@ -65,28 +66,42 @@ impl Subject {
         template: &Template,
     ) -> Self {
         let kind = owner.map_or("pod", Owner::label_kind);
-        let at = AnnotationAt::of(annotations, template).text();
+        let at = AnnotationAt::of(annotations, template.annotation(INJECT));
+        let own = |key: &str| template.annotation(key);
+        Self::counted(kind, namespace, at, configuration(annotations, own))
+    }
+
+    pub(super) fn of_service(
+        namespace: &str,
+        annotations: &Annotations,
+        service: &Service,
+    ) -> Self {
+        let of_service = service.metadata.annotations.as_ref();
+        let own = |key: &str| Some(of_service?.get(key)?.as_str());
+        let at = AnnotationAt::of(annotations, own(INJECT));
+        Self::counted("service", namespace, at, configuration(annotations, own))
+    }
+
+    fn counted(kind: &str, namespace: &str, at: AnnotationAt, annotations: Labels) -> Self {
         let general = [
             ("owner_kind", kind),
             ("namespace", namespace),
-            ("annotation_at", at),
+            ("annotation_at", at.text()),
         ];
         Self {
             general: general.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
-            annotations: configuration(annotations, template),
+            annotations,
         }
     }
 }
 
-/// `config.linkerd.io/proxy-cpu-limit: 1` as `proxy_cpu_limit="1"`, from the pod or, where they are
-/// inherited, from the namespace. Variables may hold secrets and are not told.
-fn configuration(namespace: &Annotations, template: &Template) -> Labels {
+/// `config.linkerd.io/proxy-cpu-limit: 1` as `proxy_cpu_limit="1"`, from the object itself or, where
+/// they are inherited, from the namespace. Variables may hold secrets and are not told.
+fn configuration<'a>(namespace: &'a Annotations, own: impl Fn(&str) -> Option<&'a str>) -> Labels {
     let mut labels = Labels::new();
     for key in ANNOTATIONS {
         let inherited = || namespace.get(key).filter(|_| inheritable(key));
-        let value = template
-            .annotation(key)
-            .or_else(|| inherited().map(String::as_str));
+        let value = own(key).or_else(|| inherited().map(String::as_str));
         let Some(value) = value.filter(|v| !v.is_empty() && key != PROXY_ADDITIONAL_ENV) else {
             continue;
         };

@@ -100,3 +100,72 @@ fn single(references: Vec<OwnerReference>) -> Option<OwnerReference> {
     let [reference] = <[OwnerReference; 1]>::try_from(references).ok()?;
     Some(reference)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::webhook::tests::client;
+    use linkerd_testkit::api_server::ApiServer;
+    use serde_json::json;
+
+    fn reference(kind: &str, name: &str) -> Value {
+        json!({"apiVersion": "x/v1", "kind": kind, "name": name, "uid": name})
+    }
+
+    #[tokio::test]
+    async fn the_workload_above_a_pod() {
+        let mut server = ApiServer::start().await;
+        for (collection, name, above) in [
+            ("replicasets.apps", "of-deployment", Some("Deployment")),
+            ("replicasets.apps", "of-rollout", Some("Rollout")),
+            ("replicasets.apps", "of-nobody", None),
+            ("jobs.batch", "of-cronjob", Some("CronJob")),
+            ("jobs.batch", "of-nobody", None),
+        ] {
+            let above: Vec<Value> = above
+                .map(|kind| reference(kind, "top"))
+                .into_iter()
+                .collect();
+            server.apply(
+                collection,
+                json!({"metadata": {"name": name, "namespace": "shop", "ownerReferences": above}}),
+            );
+        }
+        let client = client(&server).await;
+        let owner = async |references: &[Value]| {
+            let pod = json!({"metadata": {"ownerReferences": references}});
+            let owner = of(&client, "shop", &pod).await?;
+            Some((owner.to_string(), owner.is_labelled()))
+        };
+        for (kind, name, expected, labelled) in [
+            ("ReplicaSet", "of-deployment", "deployment/top", true),
+            ("ReplicaSet", "of-rollout", "replicaset/of-rollout", true),
+            ("ReplicaSet", "of-nobody", "replicaset/of-nobody", true),
+            ("ReplicaSet", "missing", "replicaset/missing", true),
+            ("Job", "of-cronjob", "cronjob/top", false),
+            ("Job", "of-nobody", "job/of-nobody", true),
+            ("StatefulSet", "db", "statefulset/db", true),
+            ("DaemonSet", "agent", "daemonset/agent", true),
+            (
+                "ReplicationController",
+                "rc",
+                "replicationcontroller/rc",
+                true,
+            ),
+            ("Workflow", "w", "workflow/w", false),
+        ] {
+            assert_eq!(
+                owner(&[reference(kind, name)]).await,
+                Some((expected.to_owned(), labelled)),
+                "{kind} {name}"
+            );
+        }
+        assert_eq!(owner(&[]).await, None, "a bare pod");
+        let two = [reference("Job", "a"), reference("Job", "b")];
+        assert_eq!(owner(&two).await, None, "two owners");
+        server.go_away().await;
+        let unread = owner(&[reference("ReplicaSet", "of-deployment")]).await;
+        let direct = ("replicaset/of-deployment".to_owned(), true);
+        assert_eq!(unread, Some(direct), "nobody to ask");
+    }
+}
