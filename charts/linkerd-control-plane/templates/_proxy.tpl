@@ -291,6 +291,8 @@ volumeMounts:
 {{- if $v.identity.serviceAccountTokenProjection }}
 - mountPath: /var/run/secrets/tokens
   name: linkerd-identity-token
+{{- else }}
+{{ include "linkerd.serviceAccountTokenMount" . }}
 {{- end }}
 {{- end -}}
 

@@ -182,6 +182,72 @@ mod tests {
         }
     }
 
+    /// What the flags come to, through the whole tree.
+    fn matches(line: &str) -> Result<clap::ArgMatches, clap::Error> {
+        let Order::Parse(words) = ordered(line) else {
+            panic!("a command of ours: {line}");
+        };
+        let words = std::iter::once("linkerd".to_owned()).chain(words);
+        let matches = crate::commands::tree().try_get_matches_from(words)?;
+        Ok(matches.subcommand().expect("a command").1.clone())
+    }
+
+    #[test]
+    fn values_in_all_their_forms() {
+        for (line, flag, expected) in [
+            ("check -n x", "namespace", &["x"][..]),
+            ("check -nx", "namespace", &["x"]),
+            ("check -n=x", "namespace", &["x"]),
+            ("-n=x check", "namespace", &["x"]),
+            ("check --namespace=x", "namespace", &["x"]),
+            ("check --namespace x", "namespace", &["x"]),
+            ("check --only a,b --only c", "only", &["a", "b", "c"]),
+            (
+                "install --skip-inbound-ports 1,2 --skip-inbound-ports 3",
+                "skip_inbound_ports",
+                &["1", "2", "3"],
+            ),
+            (
+                "install --set a=1,b=2 --set c=3",
+                "set",
+                &["a=1,b=2", "c=3"],
+            ),
+            (
+                "check --as u --as-group g,h --as-group i",
+                "as_group",
+                &["g,h", "i"],
+            ),
+        ] {
+            let matches = matches(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            let raw = matches.get_raw(flag).expect("given");
+            let raw: Vec<&str> = raw.filter_map(|value| value.to_str()).collect();
+            let split: Vec<&str> = match flag {
+                "set" | "as_group" => raw,
+                _ => raw.iter().flat_map(|value| value.split(',')).collect(),
+            };
+            assert_eq!(split, expected, "{line}");
+        }
+        for (wait, seconds) in [("300s", 300), ("1m30s", 90), ("5m0s", 300), ("1h", 3600)] {
+            let matches = matches(&format!("check --wait {wait}")).expect("a duration");
+            let found = matches.get_one::<std::time::Duration>("wait");
+            assert_eq!(
+                found.map(std::time::Duration::as_secs),
+                Some(seconds),
+                "{wait}"
+            );
+        }
+        for line in [
+            "check --pre=maybe",
+            "check --wait soon",
+            "check --wait 5",
+            "check --bogus",
+            "check extra",
+            "install --controller-replicas many",
+        ] {
+            assert!(matches(line).is_err(), "{line}");
+        }
+    }
+
     #[test]
     fn unknown_words_go_to_extensions() {
         let expected = Order::Unknown {

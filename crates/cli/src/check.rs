@@ -192,8 +192,12 @@ mod tests {
         objects
     }
 
-    /// The whole way from objects to text.
     async fn transcript(mode: Mode, newest: Option<&str>) -> String {
+        part_of_transcript(mode, newest, None).await
+    }
+
+    /// The whole way from objects to text.
+    async fn part_of_transcript(mode: Mode, newest: Option<&str>, only: Option<&str>) -> String {
         let mut facts = fake::Fake::of(installed()).facts();
         facts.now = SystemTime::now();
         facts.settings.cli_version = VERSION.to_owned();
@@ -204,7 +208,7 @@ mod tests {
             deadline: Instant::now(),
             hints: "https://linkerd.io/2/checks/#".to_owned(),
             skip: vec![],
-            only: vec![],
+            only: only.map(str::to_owned).into_iter().collect(),
         };
         let shared = Shared::default();
         let mut printer = Printer::to(shared.clone(), std::io::sink());
@@ -260,6 +264,21 @@ mod tests {
                 .collect();
             let shown = transcript(mode, None).await;
             assert_eq!(shown.lines().collect::<Vec<_>>(), rows, "{mode:?}");
+        }
+    }
+
+    /// `--only` leaves lines out; it does not change those that stay.
+    #[tokio::test]
+    async fn a_category_alone_says_what_it_says_in_a_whole_run() {
+        for mode in [Mode::ControlPlane, Mode::DataPlane] {
+            let whole = transcript(mode, Some("edge-25.12.2")).await;
+            for id in ids(mode) {
+                let alone = part_of_transcript(mode, Some("edge-25.12.2"), Some(id)).await;
+                let heading = format!("{id}\n-");
+                let section = whole.split("\n\n").find(|part| part.starts_with(&heading));
+                let shown = alone.split("\n\n").find(|part| part.starts_with(&heading));
+                assert_eq!(shown, section, "{mode:?} {id}");
+            }
         }
     }
 }

@@ -99,7 +99,7 @@ impl Cluster {
 }
 
 /// Very old installs nest everything under `global`.
-fn lift_global(values: &mut Value) {
+pub fn lift_global(values: &mut Value) {
     let Some(map) = values.as_object_mut() else {
         return;
     };

@@ -139,7 +139,7 @@ fn value(path: &str, flag: &str) -> Want {
         "namespace" | "linkerd-namespace" | "cni-namespace" => Want::Namespaces,
         "context" => Want::Contexts,
         "output" => plain(match path {
-            "check" => &["json", "short", "table"],
+            "check" => &["json", "json-merged", "short", "table"],
             "authz" | "status" | "diagnostics endpoints" => &["json", "table"],
             "identity" => &["json", "pem", "text"],
             // The command is not known yet: what any of them takes.
@@ -319,10 +319,18 @@ mod tests {
         assert!(words("diagnostics ").contains(&"endpoints".to_owned()));
         let flags = words("check --");
         assert!(flags.contains(&"--proxy".to_owned()) && flags.contains(&"--context".to_owned()));
-        assert_eq!(words("check -o "), ["json", "short", "table"]);
+        assert_eq!(
+            words("check -o "),
+            ["json", "json-merged", "short", "table"]
+        );
         assert_eq!(
             words("check --output=js"),
-            ["--output=json", "--output=short", "--output=table"]
+            [
+                "--output=json",
+                "--output=json-merged",
+                "--output=short",
+                "--output=table"
+            ]
         );
         assert_eq!(words("-o "), ["basic", "json", "short", "table", "yaml"]);
         assert_eq!(words("install --output "), ["json", "yaml"]);

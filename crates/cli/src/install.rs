@@ -207,8 +207,11 @@ fn overrides(chart: &Chart, values: &Value, namespace: &str) -> Result<Value> {
 /// Warns of values that no template reads.
 pub fn warn_unknown(printer: &mut Printer, defaults: &Value, overrides: &Value) {
     for key in crate::values::unknown_keys(defaults, overrides) {
+        let hint = key.nearest.map(|near| format!(" (did you mean {near:?}?)"));
         printer.err(format_args!(
-            "Warning: the chart has no value {key:?}; it changes nothing"
+            "Warning: the chart has no value {:?}; it changes nothing{}",
+            key.path,
+            hint.unwrap_or_default()
         ));
     }
 }

@@ -39,7 +39,7 @@ pub mod wire;
 pub mod workload;
 pub mod yaml;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use context::Context;
 use failure::{ExitStatus, Stop};
 use std::{ffi::OsString, process::ExitCode};
@@ -48,7 +48,19 @@ use std::{ffi::OsString, process::ExitCode};
 pub async fn main(argv: Vec<OsString>) -> ExitCode {
     let mut printer = printer::Printer::standard();
     let code = run(argv, &mut printer).await;
-    ExitCode::from(code)
+    ExitCode::from(written(code, &mut printer))
+}
+
+/// What is still on its way to stdout decides too: a full disk is no success.
+fn written(code: u8, printer: &mut printer::Printer) -> u8 {
+    match printer.flush() {
+        Ok(()) => code,
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => code,
+        Err(error) => {
+            printer.err(format_args!("Error: cannot write the output: {error}"));
+            code.max(1)
+        }
+    }
 }
 
 /// The same with the outputs given, for tests.
@@ -65,12 +77,19 @@ pub async fn run(argv: Vec<OsString>, printer: &mut printer::Printer) -> u8 {
             return commands::extension::run(&tree, &words, &word, &rest, printer);
         }
     };
+    let command = ordered.first().cloned().unwrap_or_default();
     let parsed = tree
         .clone()
         .try_get_matches_from(std::iter::once("linkerd".to_owned()).chain(ordered));
     let matches = match parsed {
         Ok(matches) => matches,
-        Err(error) => return usage(&error, printer),
+        Err(error) => {
+            let code = usage(&error, printer);
+            if let Some(pointer) = gone(&command, &error) {
+                printer.err(pointer);
+            }
+            return code;
+        }
     };
     let command = match commands::Cli::read(&matches) {
         Ok(cli) => cli,
@@ -103,6 +122,22 @@ fn ended(error: &anyhow::Error, printer: &mut printer::Printer) -> u8 {
         printer.err(format_args!("Error: {}", failure::line(error)));
     }
     1
+}
+
+/// Where the stages of older releases went.
+fn gone(command: &str, error: &clap::Error) -> Option<&'static str> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    match (command, word.as_str()) {
+        ("install" | "upgrade", "config" | "control-plane") => Some(
+            "\nThe stages are gone: use `linkerd install --crds`, then `linkerd install` (or `linkerd upgrade` with the same flags).",
+        ),
+        ("check", "config") => {
+            Some("\nThe stages are gone: use `linkerd check --crds`, then `linkerd check`.")
+        }
+        _ => None,
+    }
 }
 
 /// Help goes to stdout with exit code 0, a mistake to stderr with `Error:`, usage and 1.

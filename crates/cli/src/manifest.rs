@@ -59,6 +59,11 @@ pub fn documents(place: &str, text: &str) -> Result<Vec<Document>> {
         if !content {
             continue;
         }
+        if let Some(objects) = json_stream(text) {
+            number += objects.len();
+            out.extend(objects);
+            continue;
+        }
         number += 1;
         let value = yaml::parse(text).map_err(|error| {
             // The same text where it stands in the file gives the file's own line numbers.
@@ -72,6 +77,27 @@ pub fn documents(place: &str, text: &str) -> Result<Vec<Document>> {
         });
     }
     Ok(out)
+}
+
+/// JSON objects one after another, as `-o json` prints them; nothing when it is not that.
+fn json_stream(text: &str) -> Option<Vec<Document>> {
+    let text = text.trim();
+    if !text.starts_with('{') {
+        return None;
+    }
+    let mut out = Vec::new();
+    let mut objects = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let mut from = 0;
+    while let Some(value) = objects.next() {
+        let value = value.ok()?;
+        let to = objects.byte_offset();
+        out.push(Document {
+            text: text[from..to].trim().to_owned(),
+            value,
+        });
+        from = to;
+    }
+    Some(out)
 }
 
 /// Reads what an argument names: `-`, an https URL, a file, or every file of a folder in lexical
@@ -145,6 +171,17 @@ mod tests {
                 vec!["a: |\n  ---\nb: 1"],
             ),
             ("json", "{\"a\": 1}\n", vec!["{\"a\": 1}"]),
+            (
+                "json after json",
+                "{\"a\": 1}\n{\"b\":\n 2}{}\n",
+                vec!["{\"a\": 1}", "{\"b\":\n 2}", "{}"],
+            ),
+            (
+                "json, then yaml",
+                "{\"a\": 1} {\"b\": 2}\n---\nc: 3\n",
+                vec!["{\"a\": 1}", "{\"b\": 2}", "c: 3"],
+            ),
+            ("yaml in braces", "{a: 1}\n", vec!["{a: 1}"]),
             ("none", "", vec![]),
         ] {
             let documents = documents("f", text).expect(name);

@@ -3,6 +3,7 @@
 
 use std::{
     env,
+    ffi::OsStr,
     fmt::Display,
     io::{self, IsTerminal, Write},
 };
@@ -57,8 +58,10 @@ impl Mark {
 impl Printer {
     /// The process's own outputs; colours on a terminal unless the environment says no.
     pub fn standard() -> Self {
-        let wanted = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-            && env::var("TERM").map_or(true, |term| term != "dumb");
+        let wanted = colors(
+            env::var_os("NO_COLOR").as_deref(),
+            env::var_os("TERM").as_deref(),
+        );
         Self {
             out: Box::new(io::BufWriter::new(io::stdout())),
             err: Box::new(io::stderr()),
@@ -75,6 +78,14 @@ impl Printer {
             out_color: false,
             out_terminal: false,
         }
+    }
+
+    /// As if stdout were a terminal, with or without colours.
+    #[cfg(test)]
+    pub(crate) fn terminal(mut self, color: bool) -> Self {
+        self.out_terminal = true;
+        self.out_color = color;
+        self
     }
 
     /// A line on stdout.
@@ -113,8 +124,48 @@ impl Printer {
     }
 }
 
+/// Whether the environment lets a terminal have colours.
+fn colors(no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+    no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
+}
+
 impl Drop for Printer {
     fn drop(&mut self) {
         let _ = self.out.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_decides_about_colours() {
+        for (no_color, term, expected) in [
+            (None, None, true),
+            (None, Some("xterm"), true),
+            (Some(""), Some("xterm"), true),
+            (Some("1"), Some("xterm"), false),
+            (None, Some("dumb"), false),
+        ] {
+            let given = |text: Option<&'static str>| text.map(OsStr::new);
+            let wanted = colors(given(no_color), given(term));
+            assert_eq!(wanted, expected, "{no_color:?} {term:?}");
+        }
+    }
+
+    #[test]
+    fn marks_are_bold_in_their_colour() {
+        let plain = Printer::to(io::sink(), io::sink());
+        let painted = Printer::to(io::sink(), io::sink()).terminal(true);
+        for (mark, symbol, code) in [
+            (Mark::Ok, '\u{221a}', 32),
+            (Mark::Warning, '\u{203c}', 33),
+            (Mark::Failure, '\u{d7}', 31),
+        ] {
+            assert_eq!(plain.mark(mark), symbol.to_string());
+            let expected = format!("\u{1b}[{code};1m{symbol}\u{1b}[0m");
+            assert_eq!(painted.mark(mark), expected, "{mark:?}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 pub mod set;
 
-use crate::{chart::overlay, fetch, yaml};
+use crate::{chart::overlay, commands::extension::distance, fetch, yaml};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value};
 
@@ -124,28 +124,75 @@ pub fn difference(defaults: &Value, values: &Value) -> Option<Value> {
     }
 }
 
-/// Top-level keys that no template reads, each with the nearest one that exists.
-pub fn unknown_keys(defaults: &Value, overrides: &Value) -> Vec<String> {
-    const ACCEPTED: [&str; 6] = [
-        "global",
-        "stage",
-        "configs",
-        "partials",
-        "enableHttpRoutes",
-        "enableTlsRoutes",
-    ];
+/// A key that no template reads, by its dotted path, and the nearest one that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownKey {
+    pub path: String,
+    pub nearest: Option<String>,
+}
+
+/// Keys that the charts read, or that older releases had, without a default.
+const OPTIONAL: [&str; 15] = [
+    "global",
+    "stage",
+    "configs",
+    "partials",
+    "enablePSP",
+    "enableHttpRoutes",
+    "enableTlsRoutes",
+    "enableTcpRoutes",
+    "additionalArgs",
+    "additionalEnv",
+    "experimentalArgs",
+    "experimentalEnv",
+    "proxy.cores",
+    "proxy.runtime.workers.maximum",
+    "proxy.runtime.workers.maximumCPURatio",
+];
+/// Mappings whose keys are the user's.
+const OPEN: [&str; 12] = [
+    "deploymentStrategy",
+    "nodeSelector",
+    "namespaceSelector",
+    "objectSelector",
+    "securityContext",
+    "meshedHttp2ClientProtobuf",
+    "labels",
+    "inbound",
+    "outbound",
+    "resources",
+    "livenessProbe",
+    "readinessProbe",
+];
+
+/// Keys of the overrides that no template reads.
+pub fn unknown_keys(defaults: &Value, overrides: &Value) -> Vec<UnknownKey> {
+    let mut unknown = Vec::new();
+    unknown_below("", defaults, overrides, &mut unknown);
+    unknown
+}
+
+fn unknown_below(above: &str, defaults: &Value, overrides: &Value, unknown: &mut Vec<UnknownKey>) {
     let (Some(known), Some(given)) = (defaults.as_object(), overrides.as_object()) else {
-        return Vec::new();
+        return;
     };
-    given
-        .keys()
-        .filter(|key| {
-            !known.contains_key(*key)
-                && !ACCEPTED.contains(&key.as_str())
-                && *key != "enableTcpRoutes"
-        })
-        .cloned()
-        .collect()
+    for (key, value) in given {
+        let path = format!("{above}{key}");
+        match known.get(key) {
+            // An empty mapping among the defaults takes any key.
+            Some(Value::Object(below)) if below.is_empty() || OPEN.contains(&key.as_str()) => {}
+            Some(below) => unknown_below(&format!("{path}."), below, value, unknown),
+            None if OPTIONAL.contains(&key.as_str()) || OPTIONAL.contains(&path.as_str()) => {}
+            None => {
+                let near = known.keys().map(|name| (distance(name, key), name));
+                let near = near.filter(|(edits, _)| *edits <= 3).min();
+                unknown.push(UnknownKey {
+                    path,
+                    nearest: near.map(|(_, name)| format!("{above}{name}")),
+                });
+            }
+        }
+    }
 }
 
 /// Lays the user's tree over the chart's.
@@ -191,5 +238,51 @@ mod tests {
         lay_over(&mut values, tree);
         assert!(values.get("x").is_none());
         assert_eq!(values["a"], json!({"b": "4", "c": 2, "e": 6}));
+    }
+
+    #[test]
+    fn unknown_keys_are_found_at_every_depth() {
+        let chart = crate::chart::Chart::named("linkerd-control-plane").expect("a chart");
+        let defaults = chart.values("values.yaml").expect("values");
+        for (set, expected) in [
+            ("proxy.logLevel=debug", None),
+            ("proxi.logLevel=debug", Some(("proxi", Some("proxy")))),
+            (
+                "proxy.logLevle=debug",
+                Some(("proxy.logLevle", Some("proxy.logLevel"))),
+            ),
+            (
+                "identity.issuer.tls.crtPem=x",
+                Some((
+                    "identity.issuer.tls.crtPem",
+                    Some("identity.issuer.tls.crtPEM"),
+                )),
+            ),
+            ("proxy.somethingElse=1", Some(("proxy.somethingElse", None))),
+            ("podAnnotations.a=b,nodeSelector.disk=ssd", None),
+            ("proxy.cores=2,proxy.runtime.workers.maximum=4", None),
+            ("proxy.securityContext.runAsUser=1", None),
+            ("proxy.inbound.server.http1.idle=1s", None),
+            (
+                "identityProxyResources.cores=1,heartbeat.additionalEnv[0].name=A",
+                None,
+            ),
+            ("spValidator.experimentalEnv[0].name=A", None),
+            ("policyController.additionalArgs[0]=--x", None),
+            ("proxy.resources.gpu.limit=1", None),
+            ("proxyInjector.objectSelector.matchLabels.a=b", None),
+            ("stage=x,enablePSP=true", None),
+        ] {
+            let mut given = json!({});
+            set::apply(&mut given, set, set::Kind::Typed).expect(set);
+            let expected: Vec<UnknownKey> = expected
+                .into_iter()
+                .map(|(path, nearest)| UnknownKey {
+                    path: path.to_owned(),
+                    nearest: nearest.map(str::to_owned),
+                })
+                .collect();
+            assert_eq!(unknown_keys(&defaults, &given), expected, "{set}");
+        }
     }
 }

@@ -1,120 +1,15 @@
 //! What people get wrong: no cluster, no rights, half an install, expired certificates, unknown
 //! values, broken YAML. Each time the place, the next step and the exit code.
 
+use cluster::{api_server, linkerd, refusal, says, version};
 use serde_json::{Value, json};
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
-    process::{Command, Stdio},
-    sync::Arc,
+    net::{SocketAddr, TcpListener},
 };
 
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-/// An API server that answers each path with a status and an object.
-fn api_server(answer: impl Fn(&str) -> (u16, Value) + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    let answer = Arc::new(answer);
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let answer = Arc::clone(&answer);
-            std::thread::spawn(move || serve(&stream, &*answer));
-        }
-    });
-    address
-}
-
-fn serve(stream: &TcpStream, answer: &dyn Fn(&str) -> (u16, Value)) -> Option<()> {
-    let mut reader = BufReader::new(stream);
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
-        let path = line.split_whitespace().nth(1)?.to_owned();
-        let mut length = 0;
-        loop {
-            let mut header = String::new();
-            reader.read_line(&mut header).ok()?;
-            if header.trim().is_empty() {
-                break;
-            }
-            if let Some(value) = header.to_ascii_lowercase().strip_prefix("content-length:") {
-                length = value.trim().parse().ok()?;
-            }
-        }
-        let mut body = vec![0; length];
-        reader.read_exact(&mut body).ok()?;
-        let path = path.split('?').next().unwrap_or_default();
-        let (code, object) = answer(path);
-        let text = object.to_string();
-        let mut stream = stream;
-        write!(
-            stream,
-            "HTTP/1.1 {code} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{text}",
-            text.len()
-        )
-        .ok()?;
-    }
-}
-
-fn refusal(code: u16, reason: &str, message: &str) -> (u16, Value) {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": message, "reason": reason, "code": code});
-    (code, status)
-}
-
-fn version() -> (u16, Value) {
-    let info = json!({"major": "1", "minor": "34", "gitVersion": "v1.34.1", "gitCommit": "",
-        "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": ""});
-    (200, info)
-}
-
-/// Runs `linkerd` with a kubeconfig for that API server.
-fn linkerd(server: SocketAddr, args: &[&str], stdin: &str) -> Ran {
-    let dir = tempfile::tempdir().expect("a directory");
-    let kubeconfig = dir.path().join("kubeconfig");
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": format!("http://{server}")}}],
-        "users": [{"name": "c", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-    });
-    fs::write(&kubeconfig, config.to_string()).expect("written");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_linkerd"))
-        .args(args)
-        .env_clear()
-        .env("PATH", "/nowhere")
-        .env("KUBECONFIG", &kubeconfig)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("linkerd starts");
-    let mut input = child.stdin.take().expect("a pipe");
-    let _ = input.write_all(stdin.as_bytes());
-    drop(input);
-    let output = child.wait_with_output().expect("linkerd ends");
-    Ran {
-        code: output.status.code().expect("an exit code"),
-        out: String::from_utf8(output.stdout).expect("UTF-8"),
-        err: String::from_utf8(output.stderr).expect("UTF-8"),
-    }
-}
-
-#[track_caller]
-fn says(ran: &Ran, code: i32, parts: &[&str]) {
-    let all = format!("{}{}", ran.out, ran.err);
-    assert_eq!(ran.code, code, "{all}");
-    for part in parts {
-        assert!(all.contains(part), "{part:?} is missing in: {all}");
-    }
-    assert!(!all.contains("panicked"), "{all}");
-}
+#[path = "process_bad_input/cluster.rs"]
+mod cluster;
 
 #[test]
 fn a_cluster_that_does_not_answer() {
@@ -347,12 +242,45 @@ fn unknown_and_malformed_values() {
         &["iptablesMode"],
     );
     says(&run(&["-f", "/nowhere.yaml"]), 1, &["/nowhere.yaml"]);
-    let ran = run(&["--set", "proxi.logLevel=debug"]);
-    says(
-        &ran,
-        0,
-        &["Warning: the chart has no value \"proxi\"; it changes nothing"],
-    );
+    for (set, warning) in [
+        (
+            "proxi.logLevel=debug",
+            "Warning: the chart has no value \"proxi\"; it changes nothing (did you mean \"proxy\"?)\n",
+        ),
+        (
+            "proxy.logLevle=debug",
+            "Warning: the chart has no value \"proxy.logLevle\"; it changes nothing (did you mean \"proxy.logLevel\"?)\n",
+        ),
+    ] {
+        let ran = run(&["--set", set]);
+        assert_eq!((ran.code, ran.err.as_str()), (0, warning), "{set}");
+    }
+    for (set, message) in [
+        (
+            &["--set", "proxy.await=enabled"],
+            "Error: the value proxy.await has the wrong type: invalid type: string \"enabled\", expected a boolean",
+        ),
+        (
+            &["--set-string", "cniEnabled=true"],
+            "Error: the value cniEnabled has the wrong type",
+        ),
+        (
+            &["--set-string", "proxy.uid=2102"],
+            "Error: the value proxy.uid has the wrong type",
+        ),
+        (
+            &["--set", "proxy.gid=x"],
+            "Error: the value proxy.gid has the wrong type",
+        ),
+        (
+            &["--set", "proxy.ports.admin=99999"],
+            "Error: the value proxy.ports.admin has the wrong type",
+        ),
+    ] {
+        let ran = run(set);
+        says(&ran, 1, &[message]);
+        assert_eq!(ran.out, "", "{set:?}");
+    }
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("values.yaml");
     fs::write(&file, "proxy:\n  logLevel: [x\n").expect("written");
@@ -373,4 +301,42 @@ fn broken_yaml_in_the_third_of_five_documents() {
         says(&ran, 1, &["stdin: document 3 is not valid YAML", "line 1"]);
         assert_eq!(ran.out, "", "nothing is printed of a broken stream");
     }
+}
+
+/// A group alone impersonates nobody.
+#[test]
+fn groups_count_only_together_with_a_user() {
+    use std::{
+        io::{BufRead as _, BufReader, Write as _},
+        sync::{Arc, Mutex},
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let server = listener.local_addr().expect("an address");
+    let heads: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = Arc::clone(&heads);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            let head = lines.take_while(|line| !line.is_empty());
+            let asked = head.filter(|line| line.starts_with("impersonate-"));
+            seen.lock().expect("one thread").extend(asked);
+            let _ = stream
+                .write_all(b"HTTP/1.1 500 x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        }
+    });
+    linkerd(server, &["version", "--as-group", "g"], "");
+    assert!(heads.lock().expect("one thread").is_empty());
+    linkerd(
+        server,
+        &["version", "--as=u", "--as-group=g", "--as-group", "h"],
+        "",
+    );
+    assert_eq!(
+        *heads.lock().expect("one thread"),
+        [
+            "impersonate-user: u",
+            "impersonate-group: g",
+            "impersonate-group: h"
+        ]
+    );
 }

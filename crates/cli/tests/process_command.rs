@@ -103,6 +103,11 @@ fn mistakes() {
             &["install-cni", "--set", "iptablesMode=other"],
             &["nothing-like-it"],
             &["install", "--bogus"],
+            &["install", "config"],
+            &["upgrade", "control-plane"],
+            &["check", "config"],
+            &["check", "--only", "linkerd-identiy"],
+            &["check", "--pre", "--skip", "linkerd-identity"],
             &["install", "-o", "xml"],
             &["-L", "a_b", "version", "--client"],
             &["version"],
@@ -242,6 +247,33 @@ fn uninject_undoes_inject() {
     }
 }
 
+/// What `-o json` prints is read again: objects one after another.
+#[test]
+fn json_streams_are_read_back() {
+    let app = fs::read_to_string(golden_dir().join("app.yaml")).expect("the sample");
+    let json = linkerd(&["inject", "--ignore-cluster", "-o", "json", "-"], &app);
+    assert!(json.out.lines().count() > 1, "{}", json.out);
+    let back = linkerd(&["uninject", "-"], &json.out);
+    assert_eq!(back.code, 0, "{}", back.err);
+    assert_eq!(documents(&back.out), documents(&app));
+}
+
+/// Less than a buffer of output was lost without a word.
+#[test]
+fn a_full_disk_is_an_error() {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full");
+    let output = Command::new(env!("CARGO_BIN_EXE_linkerd"))
+        .args(["inject", "--ignore-cluster", "app.yaml"])
+        .env_clear()
+        .current_dir(golden_dir())
+        .stdout(full.expect("/dev/full"))
+        .output()
+        .expect("linkerd starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("Error: cannot write the output: "), "{said}");
+}
+
 /// A Service alone is something that can be annotated; without ports to write there is nothing to warn of.
 #[test]
 fn a_lone_service_is_skipped_without_a_warning() {
@@ -376,52 +408,6 @@ fn extensions_run_in_our_place() {
     }
 }
 
-/// What install stored gives the same manifests through upgrade, webhook certificates aside.
-#[test]
-fn upgrade_repeats_the_install() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("linkerd.yaml");
-    let first = linkerd(
-        &[
-            "install",
-            "--ignore-cluster",
-            "--ha",
-            "--set",
-            "proxy.logLevel=debug,heartbeatSchedule=1 2 * * *",
-        ],
-        "",
-    );
-    fs::write(&file, &first.out).expect("ours");
-    let file = file.to_str().expect("UTF-8");
-    let second = linkerd(&["upgrade", "--from-manifests", file], "");
-    assert_eq!(second.code, 0, "{}", second.err);
-    let stable = |text: &str| -> Vec<Value> {
-        let objects = documents(text).into_iter();
-        let kept = objects.filter(|object| {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            !name.ends_with("-k8s-tls") && !name.ends_with("-webhook-config")
-        });
-        let mut kept: Vec<Value> = kept.collect();
-        for object in &mut kept {
-            if let Some(checksum) =
-                object.pointer_mut("/spec/template/metadata/annotations/checksum~1config")
-            {
-                *checksum = Value::Null;
-            }
-        }
-        kept
-    };
-    assert_eq!(stable(&second.out), stable(&first.out));
-    let config = documents(&first.out)
-        .into_iter()
-        .find(|o| o["metadata"]["name"] == "linkerd-config")
-        .expect("the config");
-    assert!(
-        !config.to_string().contains("PRIVATE KEY"),
-        "no key in the ConfigMap"
-    );
-}
-
 /// The words of a line as bash completes them, by the very script that is printed.
 #[test]
 fn bash_completes_with_the_script() {
@@ -439,7 +425,7 @@ fn bash_completes_with_the_script() {
     for (line, expected) in [
         ("linkerd che", "check"),
         ("linkerd check --pr", "--pre --proxy"),
-        ("linkerd check -o ", "json short table"),
+        ("linkerd check -o ", "json json-merged short table"),
         ("linkerd check --output = s", "short"),
         ("linkerd check --context ", "blue green"),
         ("linkerd check --context = g", "green"),
@@ -492,74 +478,56 @@ fn completion_without_a_cluster_is_silent() {
     }
 }
 
-/// The plugin's objects, and its entry for the node's configuration.
+const OPENAPI: &str = r#"{"swagger": "2.0", "basePath": "/api", "paths": {
+  "/books/{id}": {"get": {"x-linkerd-retryable": true, "responses": {"200": {}, "503": {}}},
+    "delete": {"x-linkerd-timeout": "2s", "responses": {"204": {}}}},
+  "/authors.json": {"post": {}}}}"#;
+const PROTO: &str = "syntax = \"proto3\";\npackage emoji.v1;\nservice Emoji {\n  rpc List (A) returns (B) {}\n  rpc Find (A) returns (B) { option idempotency_level = IDEMPOTENT; }\n}\n";
+
 #[test]
-fn install_cni_objects() {
-    let flags = [
-        "install-cni",
-        "--cni-namespace",
-        "net",
-        "--registry",
-        "example.org/mesh",
-        "--admin-port",
-        "5191",
-        "--skip-inbound-ports",
-        "25,8000-9000",
-        "--skip-outbound-ports",
-        "3306",
-        "--redirect-ports",
-        "80,443",
-        "--use-wait-flag",
-        "--proxy-gid",
-        "2102",
-        "--dest-cni-bin-dir",
-        "/home/kubernetes/bin",
-    ];
-    let ran = linkerd(&flags, "");
-    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
-    assert!(ran.out.ends_with("\n---\n"), "{}", ran.out);
-    let objects = documents(&ran.out);
-    let named: Vec<String> = objects
-        .iter()
-        .filter(|object| !object.is_null())
-        .map(|object| {
-            let (_, kind, namespace, name) = linkerd_cli::inventory::identity(object);
-            format!("{kind} {namespace}/{name}")
-        })
-        .collect();
-    assert_eq!(
-        named,
-        [
-            "Namespace /net",
-            "ServiceAccount net/linkerd-cni",
-            "ClusterRole /linkerd-cni",
-            "ClusterRoleBinding /linkerd-cni",
-            "ConfigMap net/linkerd-cni-config",
-            "DaemonSet net/linkerd-cni",
-        ]
+fn profiles() {
+    let mut text = String::new();
+    for (source, input) in [
+        (&["--template"][..], ""),
+        (&["--open-api", "-"], OPENAPI),
+        (&["--proto", "-"], PROTO),
+    ] {
+        for format in ["yaml", "json"] {
+            let mut args = vec!["profile", "--ignore-cluster", "-n", "shop", "-o", format];
+            args.extend(source);
+            args.push("web");
+            text += &transcript(&[&args], input);
+        }
+    }
+    text += &transcript(
+        &[
+            &[
+                "profile",
+                "--ignore-cluster",
+                "--template",
+                "-o",
+                "xml",
+                "web",
+            ],
+            &[
+                "profile",
+                "--ignore-cluster",
+                "--template",
+                "-n",
+                "a_b",
+                "web",
+            ],
+            &["profile", "--ignore-cluster", "--template", "1web"],
+            &[
+                "profile",
+                "--ignore-cluster",
+                "--template",
+                "--proto",
+                "x",
+                "web",
+            ],
+        ],
+        "",
     );
-    let config = objects[4]["data"]["cni_network_config"]
-        .as_str()
-        .expect("text");
-    let config: Value = serde_json::from_str(config).expect("JSON");
-    assert_eq!(
-        config["linkerd"],
-        serde_json::json!({
-            "incoming-proxy-port": 4143, "outgoing-proxy-port": 4140, "proxy-uid": 2102,
-            "proxy-gid": 2102, "ports-to-redirect": [80, 443],
-            "inbound-ports-to-ignore": ["5191", "4190", "25", "8000-9000"],
-            "outbound-ports-to-ignore": ["3306"], "simulate": false, "use-wait-flag": true,
-            "iptables-mode": "nft", "ipv6": false,
-        })
-    );
-    let pod = &objects[5]["spec"]["template"]["spec"];
-    let image = format!(
-        "example.org/mesh/cni-plugin:{}",
-        linkerd_runtime::version::VERSION
-    );
-    assert_eq!(pod["containers"][0]["image"], image);
-    assert_eq!(
-        pod["containers"][0]["volumeMounts"][0]["mountPath"],
-        "/host/home/kubernetes/bin"
-    );
+    golden("profile.txt", &text);
 }

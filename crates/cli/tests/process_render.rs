@@ -132,6 +132,38 @@ const TRACED: &[&str] = &[
     "controller.tracing.enabled=true,podMonitor.enabled=true",
 ];
 
+/// Certificates that something else makes; the fixed ones are taken back.
+const GIVEN: &[&str] = &[
+    "--set",
+    "proxyInjector.crtPEM=,proxyInjector.keyPEM=,proxyInjector.externalSecret=true,proxyInjector.injectCaFrom=linkerd/a",
+    "--set",
+    "profileValidator.crtPEM=,profileValidator.keyPEM=,profileValidator.externalSecret=true,profileValidator.injectCaFromSecret=linkerd/b",
+    "--set",
+    "policyValidator.crtPEM=,policyValidator.keyPEM=,policyValidator.externalSecret=true,policyValidator.caBundle=pem",
+    "--set",
+    "imagePullSecrets[0].name=registry,configReaders[0].name=reader,configReaders[0].namespace=tools",
+];
+const SCHEDULED: &[&str] = &[
+    "--set",
+    "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchFields[0].key=metadata.name,nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchFields[0].operator=In,nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchFields[0].values={n1}",
+    "--set",
+    "enablePodAntiAffinity=true,deploymentStrategy.rollingUpdate.maxSurge=1,deploymentStrategy.rollingUpdate.maxUnavailable=0,priorityClassName=high,revisionHistoryLimit=3",
+    "--set-string",
+    "nodeSelector.disk=ssd,podLabels.team=mesh",
+];
+const FAMILIES: &[&str] = &[
+    "--set",
+    "disableIPv6=false,policyController.probeNetworks={10.0.0.0/8,fd00::/8},proxy.outboundTransportMode=transparent,proxy.enableExternalProfiles=true",
+    "--set",
+    "policyController.additionalArgs={--a},policyController.experimentalArgs={--b},destinationController.additionalArgs={--c}",
+    "--set",
+    "proxyInit.iptablesMode=legacy,proxyInit.skipSubnets=10.1.0.0/16,proxyInit.logLevel=debug,networkValidator.timeout=3s,enablePprof=true",
+];
+const TOKEN: &[&str] = &[
+    "--set",
+    "identity.serviceAccountTokenProjection=false,stage=x,partials.a=b,proxy.securityContext.runAsUser=7,proxyInit.runAsRoot=true,proxyInit.closeWaitTimeoutSecs=10",
+];
+
 #[test]
 fn the_control_plane_is_helms() {
     let helm = helm();
@@ -139,7 +171,7 @@ fn the_control_plane_is_helms() {
     let fixed = fixed(dir.path());
     let ha = root().join("charts/linkerd-control-plane/values-ha.yaml");
     let ha = ha.to_str().expect("UTF-8");
-    let plain: [(&str, &[&str], &[&str], &str); 11] = [
+    let plain: [(&str, &[&str], &[&str], &str); 15] = [
         ("default", &[], &[], "linkerd"),
         ("high availability", &["--ha"], &["-f", ha], "linkerd"),
         (
@@ -175,6 +207,10 @@ fn the_control_plane_is_helms() {
         ),
         ("folded", FOLDED, FOLDED, "linkerd"),
         ("traced", TRACED, TRACED, "linkerd"),
+        ("given certificates", GIVEN, GIVEN, "linkerd"),
+        ("scheduled", SCHEDULED, SCHEDULED, "linkerd"),
+        ("both families", FAMILIES, FAMILIES, "linkerd"),
+        ("the API's token", TOKEN, TOKEN, "linkerd"),
         (
             "several",
             &[

@@ -5,15 +5,22 @@ use std::process::Command;
 
 /// The objects of an install with these values.
 fn rendered(sets: &[&str]) -> Vec<Value> {
+    installed(
+        &sets
+            .iter()
+            .flat_map(|set| ["--set", set])
+            .collect::<Vec<_>>(),
+    )
+}
+
+/// The objects of an install with these flags.
+fn installed(flags: &[&str]) -> Vec<Value> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_linkerd"));
     command.env_clear().args(["install", "--ignore-cluster"]);
-    for set in sets {
-        command.args(["--set", set]);
-    }
-    let output = command.output().expect("linkerd starts");
+    let output = command.args(flags).output().expect("linkerd starts");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{sets:?}: {said}");
-    assert_eq!(said, "", "{sets:?}: nothing to warn of");
+    assert!(output.status.success(), "{flags:?}: {said}");
+    assert_eq!(said, "", "{flags:?}: nothing to warn of");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     let documents = linkerd_cli::manifest::documents("test", &text).expect("YAML");
     documents
@@ -183,20 +190,110 @@ fn settings_of_three_services_meet_in_one_container() {
     assert_eq!(names, ["HOSTNAME", "A", "B", "C", "D"]);
 }
 
-#[test]
-fn a_quantity_that_cannot_be_added_is_refused() {
+/// These values do not render, and the message says why.
+fn refused(set: &str, message: &str) {
     let output = Command::new(env!("CARGO_BIN_EXE_linkerd"))
-        .args(["install", "--ignore-cluster", "--set"])
-        .arg("destinationResources.cpu.request=1e3,spValidatorResources.cpu.request=1")
+        .args(["install", "--ignore-cluster", "--set", set])
         .env_clear()
         .output()
         .expect("linkerd starts");
-    assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        said.contains("\"1e3\" is not a quantity that can be added up"),
-        "{said}"
+    assert_eq!(output.status.code(), Some(1), "{set}: {said}");
+    assert!(said.contains(message), "{set}: {said}");
+    assert!(output.stdout.is_empty(), "{set}: nothing is printed");
+}
+
+#[test]
+fn a_quantity_that_cannot_be_added_is_refused() {
+    refused(
+        "destinationResources.cpu.request=1e3,spValidatorResources.cpu.request=1",
+        "\"1e3\" is not a quantity that can be added up",
     );
+}
+
+/// The chart writes the sidecars of the control plane, the injector all others; both write the same
+/// container, but for what section 6.3 lists.
+#[test]
+fn the_charts_sidecar_is_the_injectors() {
+    use linkerd_injector::{Annotations, Request, Template, Values, inject};
+    let common = "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS";
+    let components: [(&str, &[&str]); 3] = [
+        (
+            "identity",
+            &["INBOUND_PORTS_REQUIRE_TLS", "IDENTITY_SVC_ADDR"],
+        ),
+        ("destination", &["DESTINATION_SVC_ADDR", "POLICY_SVC_ADDR"]),
+        ("proxy-injector", &[]),
+    ];
+    for sets in [
+        &[][..],
+        &["disableIPv6=false,proxy.logLevel=debug,proxy.gid=7,proxy.cores=2,proxy.accessLog=json"],
+        &[
+            "proxy.resources.cpu.limit=500m,proxy.shutdownGracePeriod=5s,proxy.metrics.hostnameLabels=true",
+        ],
+        &[
+            "proxy.ports.admin=5191,proxy.enableExternalProfiles=true,proxy.opaquePorts=1234,proxy.additionalEnv[0].name=A",
+        ],
+    ] {
+        let objects = rendered(sets);
+        let config = object(&objects, "ConfigMap", "linkerd-config");
+        let values = config["data"]["values"].as_str().expect("text");
+        let values = Values::from_yaml(values).expect("values");
+        for (component, different) in components {
+            let deployment = format!("linkerd-{component}");
+            let controller = container(&objects, &deployment, component);
+            let pod = json!({"spec": {"containers": [controller]}});
+            let injection = inject(&Request {
+                values: &values,
+                template: &Template::read(&pod).expect("a pod"),
+                prefix: "",
+                namespace: "linkerd",
+                namespace_annotations: &Annotations::new(),
+                owner: None,
+                control_plane_ns: "linkerd",
+                trust_anchors: "",
+                created_by: "",
+            })
+            .expect("injected");
+            let mut theirs = injection
+                .patch
+                .into_iter()
+                .map(|operation| operation["value"].clone())
+                .find(|value| value["name"] == "linkerd-proxy")
+                .expect("a sidecar");
+            let mut ours = container(&objects, &deployment, "linkerd-proxy").clone();
+            let variables = |container: &mut Value| -> Vec<Value> {
+                let Value::Array(all) = container["env"].take() else {
+                    panic!("{component} has variables")
+                };
+                all.into_iter()
+                    .filter(|variable| {
+                        let name = variable["name"].as_str().unwrap_or_default();
+                        let short = name.trim_start_matches("LINKERD2_PROXY_");
+                        name != common && !different.contains(&short)
+                    })
+                    .collect()
+            };
+            assert_eq!(
+                variables(&mut ours),
+                variables(&mut theirs),
+                "{component} {sets:?}"
+            );
+            // The injector copies the application's mount of the API's token.
+            let mut mounts = theirs["volumeMounts"].take();
+            let mounts = mounts.as_array_mut().expect("mounts");
+            mounts.retain(|mount| mount["name"] != "kube-api-access");
+            assert_eq!(ours["volumeMounts"].take(), json!(mounts), "{component}");
+            if component == "identity" {
+                // Its proxy cannot be ready before identity is.
+                theirs
+                    .as_object_mut()
+                    .expect("a container")
+                    .remove("lifecycle");
+            }
+            assert_eq!(ours, theirs, "{component} {sets:?}");
+        }
+    }
 }
 
 #[test]
@@ -245,4 +342,143 @@ fn definitions_of_the_cli_name_no_published_chart() {
         let chart = &object["metadata"]["labels"]["helm.sh/chart"];
         assert_eq!(chart, "linkerd-crds-0.0.0-undefined");
     }
+}
+
+/// Without a projected token the sidecars read the one of the API, which must be mounted for them.
+#[test]
+fn sidecars_have_the_token_they_read() {
+    for (projected, path, volume) in [
+        (true, "/var/run/secrets/tokens", "linkerd-identity-token"),
+        (
+            false,
+            "/var/run/secrets/kubernetes.io/serviceaccount",
+            "kube-api-access",
+        ),
+    ] {
+        let objects = rendered(&[&format!(
+            "identity.serviceAccountTokenProjection={projected}"
+        )]);
+        for deployment in [
+            "linkerd-identity",
+            "linkerd-destination",
+            "linkerd-proxy-injector",
+        ] {
+            let proxy = container(&objects, deployment, "linkerd-proxy");
+            let file = variable(proxy, "LINKERD2_PROXY_IDENTITY_TOKEN_FILE").expect("a file");
+            assert!(file.starts_with(path), "{deployment} {file}");
+            let mounts = proxy["volumeMounts"].as_array().expect("mounts");
+            let mount = mounts.iter().find(|mount| mount["mountPath"] == path);
+            assert_eq!(mount.expect("a mount")["name"], volume, "{deployment}");
+            let pod = &object(&objects, "Deployment", deployment)["spec"]["template"]["spec"];
+            let volumes = pod["volumes"].as_array().expect("volumes");
+            assert!(volumes.iter().any(|v| v["name"] == volume), "{deployment}");
+        }
+    }
+}
+
+/// Leftovers of older releases do not reach what the control plane reads.
+#[test]
+fn the_stored_values_hold_no_leftovers() {
+    let objects = rendered(&["partials.a=1,configs.b=2,stage=control-plane"]);
+    let config = object(&objects, "ConfigMap", "linkerd-config");
+    let values = config["data"]["values"].as_str().expect("text");
+    let values = linkerd_cli::yaml::parse(values).expect("YAML");
+    for key in ["partials", "configs", "stage"] {
+        assert!(values.get(key).is_none(), "{key}");
+    }
+    assert_eq!(values["proxy"]["uid"], 2102);
+}
+
+/// One value, one place: object, pointer and what stands there.
+#[test]
+fn values_reach_their_place() {
+    let deployment = |name: &str| ("Deployment", format!("linkerd-{name}"));
+    let pod = |rest: &str| format!("/spec/template/spec{rest}");
+    let affinity = "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchFields[0].key=metadata.name";
+    for (set, (kind, name), pointer, expected) in [
+        (
+            "imagePullSecrets[0].name=registry",
+            ("ServiceAccount", "linkerd-identity".to_owned()),
+            "/imagePullSecrets".to_owned(),
+            json!([{"name": "registry"}]),
+        ),
+        (
+            affinity,
+            deployment("identity"),
+            pod(
+                "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchFields/0/key",
+            ),
+            json!("metadata.name"),
+        ),
+        (
+            "deploymentStrategy.rollingUpdate.maxSurge=1",
+            deployment("destination"),
+            "/spec/strategy/rollingUpdate".to_owned(),
+            json!({"maxUnavailable": "25%", "maxSurge": 1}),
+        ),
+        (
+            "revisionHistoryLimit=3",
+            deployment("proxy-injector"),
+            "/spec/revisionHistoryLimit".to_owned(),
+            json!(3),
+        ),
+        (
+            "priorityClassName=high",
+            deployment("destination"),
+            pod("/priorityClassName"),
+            json!("high"),
+        ),
+        (
+            "podLabels.team=mesh",
+            deployment("identity"),
+            "/spec/template/metadata/labels/team".to_owned(),
+            json!("mesh"),
+        ),
+        (
+            "proxyInit.runAsRoot=true",
+            deployment("identity"),
+            pod("/initContainers/0/securityContext/runAsUser"),
+            json!(0),
+        ),
+        (
+            "cniEnabled=true,networkValidator.enableSecurityContext=false",
+            deployment("identity"),
+            pod("/initContainers/0/securityContext"),
+            Value::Null,
+        ),
+    ] {
+        let objects = rendered(&[set]);
+        let found = object(&objects, kind, &name).pointer(&pointer).cloned();
+        assert_eq!(found.unwrap_or_default(), expected, "{set}");
+    }
+    for (set, argument) in [
+        (
+            "policyController.probeNetworks={10.0.0.0/8,fd00::/8}",
+            "--probe-networks=10.0.0.0/8,fd00::/8",
+        ),
+        (
+            "proxy.outboundTransportMode=transparent",
+            "--outbound-transport-mode=transparent",
+        ),
+        ("policyController.additionalArgs={--more}", "--more"),
+        ("enableH2Upgrade=false", "--enable-h2-upgrade=false"),
+    ] {
+        let objects = rendered(&[set]);
+        let destination = container(&objects, "linkerd-destination", "destination");
+        assert!(
+            has_argument(destination, argument),
+            "{set}: {}",
+            destination["args"]
+        );
+    }
+    let readers = "configReaders[0].name=reader,configReaders[0].namespace=tools";
+    let objects = rendered(&[readers]);
+    let allowed = objects.iter().any(|object| {
+        let subjects = object["subjects"].as_array().into_iter().flatten();
+        object["kind"] == "RoleBinding"
+            && subjects
+                .into_iter()
+                .any(|s| s["name"] == "reader" && s["namespace"] == "tools")
+    });
+    assert!(allowed, "a binding for the reader");
 }

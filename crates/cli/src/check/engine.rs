@@ -58,6 +58,8 @@ pub struct Check<F> {
     surface: bool,
     /// Success is not worth a line.
     quiet: bool,
+    /// Categories whose checks stand on what it finds out.
+    informs: &'static [&'static str],
     run: Run<F>,
 }
 
@@ -83,6 +85,7 @@ impl<F> Check<F> {
             retry: false,
             surface: false,
             quiet: false,
+            informs: &[],
             run: Box::new(run),
         }
     }
@@ -114,6 +117,13 @@ impl<F> Check<F> {
     /// Says nothing when it succeeds.
     pub fn quiet(mut self) -> Self {
         self.quiet = true;
+        self
+    }
+
+    /// Checks of these categories need what it finds out: for them it runs, unseen, when it is left
+    /// out itself.
+    pub fn informs(mut self, categories: &'static [&'static str]) -> Self {
+        self.informs = categories;
         self
     }
 
@@ -170,14 +180,41 @@ pub struct Plan {
     pub only: Vec<String>,
 }
 
+fn named<F>(names: &[String], category: &Category<F>, check: &Check<F>) -> bool {
+    names
+        .iter()
+        .any(|name| name == category.id || name == check.anchor)
+}
+
 impl Plan {
+    fn skips<F>(&self, category: &Category<F>, check: &Check<F>) -> bool {
+        named(&self.skip, category, check)
+    }
+
     fn selects<F>(&self, category: &Category<F>, check: &Check<F>) -> bool {
-        let named = |names: &[String]| {
-            names
-                .iter()
-                .any(|name| name == category.id || name == check.anchor)
+        !self.skips(category, check) && (self.only.is_empty() || named(&self.only, category, check))
+    }
+
+    /// Whether a check runs that stands on this one.
+    fn needs<F>(&self, check: &Check<F>, categories: &[Category<F>]) -> bool {
+        categories.iter().any(|category| {
+            let mut checks = category.checks.iter();
+            check.informs.contains(&category.id) && checks.any(|c| self.selects(category, c))
+        })
+    }
+
+    /// The first name to skip or to run that no category and no check has.
+    pub fn unknown_name<F>(&self, categories: &[Category<F>]) -> Option<&str> {
+        let known = |name: &&String| {
+            categories.iter().any(|category| {
+                let mut checks = category.checks.iter();
+                *name == category.id || checks.any(|check| *name == check.anchor)
+            })
         };
-        !named(&self.skip) && (self.only.is_empty() || named(&self.only))
+        let names = self.skip.iter().chain(&self.only);
+        names
+            .map(|name| (name, known(&name)))
+            .find_map(|(name, known)| (!known).then_some(name.as_str()))
     }
 }
 
@@ -191,10 +228,18 @@ pub async fn run<F>(
     let mut success = true;
     for category in categories {
         for check in &category.checks {
-            if !plan.selects(category, check) {
+            let verdict = if plan.selects(category, check) {
+                settle(category.id, check, facts, plan, observer).await?
+            } else if plan.needs(check, categories) {
+                let verdict = timed(check, facts, observer).await?;
+                // What was asked for cannot be judged without it; who skips it by name knows.
+                if !check.fatal || plan.skips(category, check) || verdict.is_ok() {
+                    continue;
+                }
+                verdict
+            } else {
                 continue;
-            }
-            let verdict = settle(category.id, check, facts, plan, observer).await?;
+            };
             let error = match verdict {
                 Ok(()) => None,
                 Err(Problem::Skip(reason)) => {
@@ -229,6 +274,20 @@ pub async fn run<F>(
     Ok(success)
 }
 
+/// One attempt within its time.
+async fn timed<F>(
+    check: &Check<F>,
+    facts: &mut F,
+    observer: &mut (dyn Observer + Send),
+) -> std::io::Result<Verdict> {
+    let attempt = timeout(ATTEMPT, check.attempt(facts));
+    let late = |_| {
+        let seconds = ATTEMPT.as_secs();
+        Err(Problem::failed(format!("no answer in {seconds}s")))
+    };
+    Ok(turning(attempt, observer).await?.unwrap_or_else(late))
+}
+
 /// The verdict after the last attempt.
 async fn settle<F>(
     category: &str,
@@ -238,13 +297,7 @@ async fn settle<F>(
     observer: &mut (dyn Observer + Send),
 ) -> std::io::Result<Verdict> {
     loop {
-        let attempt = timeout(ATTEMPT, check.attempt(facts));
-        let verdict = turning(attempt, observer).await?.unwrap_or_else(|_| {
-            Err(Problem::failed(format!(
-                "no answer in {}s",
-                ATTEMPT.as_secs()
-            )))
-        });
+        let verdict = timed(check, facts, observer).await?;
         let Err(Problem::Failed(error)) = &verdict else {
             return Ok(verdict);
         };
@@ -280,125 +333,4 @@ pub(super) async fn turning<T>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Default)]
-    struct Seen(Vec<String>);
-
-    impl Observer for Seen {
-        fn report(&mut self, report: Report) -> std::io::Result<()> {
-            let error = report.error.unwrap_or_default();
-            self.0.push(format!(
-                "{:?} {} {error}",
-                report.outcome, report.description
-            ));
-            Ok(())
-        }
-
-        fn waiting(&mut self, _: &str, text: &str) -> std::io::Result<()> {
-            self.0.push(format!("waiting {text}"));
-            Ok(())
-        }
-
-        fn tick(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    /// Fails until `facts` attempts have been made.
-    fn flaky(description: &str) -> Check<usize> {
-        Check::new(description, "anchor", |left| {
-            Box::pin(async move {
-                if *left == 0 {
-                    return Ok(());
-                }
-                *left -= 1;
-                Err(Problem::failed("not yet"))
-            })
-        })
-    }
-
-    fn plan(wait: u64) -> Plan {
-        Plan {
-            deadline: Instant::now() + Duration::from_secs(wait),
-            hints: "https://hints/#".to_owned(),
-            skip: vec![],
-            only: vec![],
-        }
-    }
-
-    async fn seen(
-        checks: Vec<Check<usize>>,
-        mut failures: usize,
-        plan: &Plan,
-    ) -> (bool, Vec<String>) {
-        let mut seen = Seen::default();
-        let categories = [Category { id: "c", checks }];
-        let success = run(&categories, &mut failures, plan, &mut seen)
-            .await
-            .expect("nothing to write to");
-        (success, seen.0)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_retried_check_succeeds_before_the_deadline() {
-        let start = Instant::now();
-        let (success, lines) = seen(vec![flaky("a").retry()], 2, &plan(60)).await;
-        assert!(success);
-        let waiting = format!("waiting {WAITING}");
-        assert_eq!(lines, [waiting.as_str(), waiting.as_str(), "Success a "]);
-        assert_eq!(start.elapsed().as_secs(), 10);
-        let (_, lines) = seen(vec![flaky("a").retry().surface()], 1, &plan(60)).await;
-        assert_eq!(lines, ["waiting not yet", "Success a "]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_deadline_is_shared() {
-        let start = Instant::now();
-        let checks = vec![flaky("a").retry().warning(), flaky("b").retry()];
-        let (success, lines) = seen(checks, 100, &plan(7)).await;
-        assert!(!success);
-        assert_eq!(lines.last().expect("b failed"), "Error b not yet");
-        assert!(start.elapsed().as_secs() <= 7, "{:?}", start.elapsed());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_fatal_failure_ends_the_run_and_a_warning_does_not() {
-        let checks = vec![flaky("a").warning(), flaky("b").fatal(), flaky("c")];
-        let (success, lines) = seen(checks, 9, &plan(0)).await;
-        assert!(!success);
-        assert_eq!(lines, ["Warning a not yet", "Error b not yet"]);
-        let (success, _) = seen(vec![flaky("a").warning()], 9, &plan(0)).await;
-        assert!(success);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_attempt_has_its_own_limit() {
-        let hangs = Check::new("hangs", "x", |_: &mut usize| {
-            Box::pin(std::future::pending())
-        });
-        let (success, lines) = seen(vec![hangs], 0, &plan(0)).await;
-        assert!(!success);
-        assert_eq!(lines, ["Error hangs no answer in 30s"]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn skipped_quiet_and_left_out_checks_say_nothing() {
-        let skips = || {
-            Check::new("skips", "s", |_: &mut usize| {
-                Box::pin(async { Err(Problem::skip("not enabled")) })
-            })
-        };
-        let checks = vec![skips(), flaky("q").quiet()];
-        assert_eq!(seen(checks, 0, &plan(0)).await, (true, vec![]));
-        let mut left_out = plan(0);
-        left_out.skip = vec!["anchor".to_owned()];
-        assert_eq!(seen(vec![flaky("a")], 9, &left_out).await, (true, vec![]));
-        let mut only = plan(0);
-        only.only = vec!["c".to_owned()];
-        assert_eq!(seen(vec![flaky("a")], 0, &only).await.1.len(), 1);
-        only.only = vec!["d".to_owned()];
-        assert_eq!(seen(vec![flaky("a")], 0, &only).await, (true, vec![]));
-    }
-}
+mod tests;

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     chart::Chart,
-    cluster::CONFIG_MAP,
+    cluster::{CONFIG_MAP, lift_global},
     install::{CRDS, Objects, defaults},
     values::{get, text},
     yaml,
@@ -21,6 +21,18 @@ use k8s_openapi::{
 };
 use linkerd_k8s::labels::CONTROL_PLANE_COMPONENT;
 
+/// Categories that look at the control plane's values, or at where they say the version server is.
+const OF_VALUES: [&str; 9] = [
+    "linkerd-existence",
+    "linkerd-config",
+    "linkerd-cni-plugin",
+    "linkerd-identity",
+    "linkerd-version",
+    "control-plane-version",
+    "linkerd-control-plane-proxy",
+    "linkerd-data-plane",
+    "linkerd-ha-checks",
+];
 const COMPONENTS: [&str; 3] = ["destination", "identity", "proxy-injector"];
 
 pub fn crds() -> Category<Facts> {
@@ -47,7 +59,8 @@ pub fn category() -> Category<Facts> {
                 "l5d-existence-linkerd-config",
                 |facts| Box::pin(config_map(facts)),
             )
-            .fatal(),
+            .fatal()
+            .informs(&OF_VALUES),
             Check::new(
                 "heartbeat ServiceAccount exist",
                 "l5d-existence-sa",
@@ -139,9 +152,10 @@ async fn config_map(facts: &mut Facts) -> Verdict {
     let values = map.data.as_ref().and_then(|data| data.get("values"));
     let values =
         values.ok_or_else(|| Problem::failed(format!("{CONFIG_MAP} has no key \"values\"")))?;
-    let values = yaml::parse(values).map_err(|error| {
+    let mut values = yaml::parse(values).map_err(|error| {
         Problem::failed(format!("failed to load values from {CONFIG_MAP}: {error}"))
     })?;
+    lift_global(&mut values);
     facts.values = Some(values);
     facts.config_uid = map.metadata.uid;
     Ok(())
@@ -269,6 +283,10 @@ mod tests {
             (vec![], "configmaps \"linkerd-config\" not found"),
             (vec![map(json!({}))], "linkerd-config has no key \"values\""),
             (vec![map(json!({"values": "cniEnabled: true"}))], ""),
+            (
+                vec![map(json!({"values": "global: {cniEnabled: true}"}))],
+                "",
+            ),
         ] {
             let mut facts = Fake::of(objects).facts();
             assert_says(

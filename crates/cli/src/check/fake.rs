@@ -24,6 +24,8 @@ pub(crate) struct Fake {
     pub(crate) version: &'static str,
     /// Resources that access reviews deny and kinds whose creation is refused.
     pub(crate) denied: Vec<&'static str>,
+    /// Resources that may not be read.
+    pub(crate) unreadable: Vec<&'static str>,
 }
 
 impl Fake {
@@ -32,6 +34,7 @@ impl Fake {
             objects,
             version: "v1.34.1",
             denied: vec![],
+            unreadable: vec![],
         }
     }
 
@@ -88,6 +91,10 @@ impl Fake {
             [plural] => (None, *plural, None),
             other => panic!("a path nobody asks for: {other:?}"),
         };
+        if self.unreadable.contains(&plural) {
+            let message = format!("{plural} is forbidden: User \"ann\" cannot get it");
+            return refusal(StatusCode::FORBIDDEN, "Forbidden", &message);
+        }
         let mut found = self.objects.iter().filter(|object| {
             let kind = object["kind"]
                 .as_str()

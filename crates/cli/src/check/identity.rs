@@ -46,7 +46,8 @@ pub fn category() -> Category<Facts> {
                 "l5d-identity-cert-config-valid",
                 |facts| Box::pin(load(facts)),
             )
-            .fatal(),
+            .fatal()
+            .informs(&["linkerd-identity"]),
             on(
                 "trust anchors are using supported crypto algorithm",
                 "l5d-identity-trustAnchors-use-supported-crypto",
@@ -156,6 +157,9 @@ async fn load(facts: &mut Facts) -> Verdict {
     };
     let certificate = part(certificate, "issuer certificate")?;
     let key = part(key, "issuer key")?;
+    // The anchors that the control plane hands to its proxies come first, also when cert-manager keeps
+    // the issuer: after a rotation that nobody told the control plane of, these are the ones in use,
+    // and the new issuer fails against them here as it does in the mesh.
     let configured = facts.value_text("identityTrustAnchorsPEM").trim();
     let anchors = if !configured.is_empty() {
         configured.as_bytes().to_vec()

@@ -24,7 +24,8 @@ pub fn api() -> Category<Facts> {
             Check::new("can query the Kubernetes API", "k8s-api", |facts| {
                 Box::pin(query(facts))
             })
-            .fatal(),
+            .fatal()
+            .informs(&["kubernetes-version"]),
         ],
     }
 }

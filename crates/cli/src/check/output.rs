@@ -1,4 +1,5 @@
-//! How results are shown: `table` as people read it, `short` with problems only, `json` for programs.
+//! How results are shown: `table` as people read it, `short` with problems only, `json` for programs,
+//! one document per block, and `json-merged` as one document for all of them.
 
 use super::engine::{Observer, Outcome, Report};
 use crate::printer::{Mark, Printer};
@@ -10,6 +11,8 @@ pub enum Format {
     Table,
     Short,
     Json,
+    /// All blocks, extensions too, in one document.
+    JsonMerged,
 }
 
 impl Format {
@@ -18,8 +21,13 @@ impl Format {
             "table" => Some(Self::Table),
             "short" => Some(Self::Short),
             "json" => Some(Self::Json),
+            "json-merged" => Some(Self::JsonMerged),
             _ => None,
         }
+    }
+
+    fn is_json(self) -> bool {
+        matches!(self, Self::Json | Self::JsonMerged)
     }
 }
 
@@ -58,7 +66,7 @@ impl<'p> Output<'p> {
         match self.format {
             Format::Table => self.printer.out(""),
             Format::Short if printed => self.printer.out(""),
-            Format::Short => Ok(()),
+            Format::Short | Format::JsonMerged => Ok(()),
             Format::Json => {
                 let reports = std::mem::take(&mut self.reports);
                 self.printer.out(document(success, &reports))
@@ -68,8 +76,13 @@ impl<'p> Output<'p> {
 
     /// The last line.
     pub fn status(&mut self, success: bool) -> io::Result<()> {
-        if self.format == Format::Json {
-            return Ok(());
+        match self.format {
+            Format::Json => return Ok(()),
+            Format::JsonMerged => {
+                let reports = std::mem::take(&mut self.reports);
+                return self.printer.out(document(success, &reports));
+            }
+            Format::Table | Format::Short => {}
         }
         let mark = self
             .printer
@@ -80,7 +93,7 @@ impl<'p> Output<'p> {
 
     /// A text beside the spinner, until the next result.
     pub fn pending(&mut self, text: &str) {
-        if self.printer.is_terminal() && self.format != Format::Json {
+        if self.printer.is_terminal() && !self.format.is_json() {
             self.pending = Some(text.lines().next().unwrap_or_default().to_owned());
         }
     }
@@ -111,7 +124,7 @@ impl Observer for Output<'_> {
         self.erase()?;
         self.pending = None;
         match self.format {
-            Format::Json => {
+            Format::Json | Format::JsonMerged => {
                 self.reports.push(report);
                 return Ok(());
             }
@@ -132,7 +145,8 @@ impl Observer for Output<'_> {
         if let Some(hint) = &report.hint {
             self.printer.out(format_args!("    see {hint} for hints"))?;
         }
-        Ok(())
+        // Whoever follows a log, or ends the run half way, has every result so far.
+        self.printer.flush()
     }
 
     fn waiting(&mut self, category: &str, text: &str) -> io::Result<()> {
@@ -141,7 +155,7 @@ impl Observer for Output<'_> {
             self.heading(category)?;
         }
         self.pending(text);
-        Ok(())
+        self.printer.flush()
     }
 
     fn tick(&mut self) -> io::Result<()> {

@@ -319,4 +319,16 @@ mod tests {
             assert_says(&category(), description, &mut facts, error).await;
         }
     }
+
+    #[tokio::test]
+    async fn the_authentication_map_cannot_be_read() {
+        let row = "can read extension-apiserver-authentication configmap";
+        let mut facts = Fake::of(vec![]).facts();
+        let missing = "configmaps \"extension-apiserver-authentication\" not found";
+        assert_says(&category(), row, &mut facts, missing).await;
+        let mut fake = Fake::of(vec![]);
+        fake.unreadable = vec!["configmaps"];
+        let forbidden = "configmaps is forbidden: User \"ann\" cannot get it";
+        assert_says(&category(), row, &mut fake.facts(), forbidden).await;
+    }
 }

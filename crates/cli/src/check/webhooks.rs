@@ -302,6 +302,63 @@ mod tests {
         .await;
     }
 
+    /// Control planes of old called the Secret, and what is in it, otherwise.
+    #[tokio::test]
+    async fn the_older_secret_is_read() {
+        let (certificate, key) = server("linkerd-proxy-injector.linkerd.svc", 365);
+        let mut old = secret(INJECTOR, &certificate, &key);
+        old["metadata"]["name"] = json!("linkerd-proxy-injector-tls");
+        let keys = old["data"].clone();
+        old["data"] = json!({"crt.pem": keys["tls.crt"], "key.pem": keys["tls.key"]});
+        let mut keyless = old.clone();
+        keyless["data"] = json!({"crt.pem": keys["tls.crt"]});
+        let row = "proxy-injector webhook has valid cert";
+        let lost = "key key.pem needs to exist in secret linkerd-proxy-injector-tls";
+        for (secret, error) in [(old, ""), (keyless, lost)] {
+            let objects = vec![configuration(INJECTOR, &[&certificate]), secret];
+            assert_says(&category(), row, &mut Fake::of(objects).facts(), error).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_chain_near_its_end_warns() {
+        let (certificate, key) = server("linkerd-proxy-injector.linkerd.svc", 365);
+        let (above, _) = server("above.linkerd.svc", 30);
+        let mut chained = secret(INJECTOR, &certificate, &key);
+        let chain = format!("{}{}", certificate.to_pem(), above.to_pem());
+        chained["data"]["tls.crt"] = json!(STANDARD.encode(chain));
+        let mut facts = Fake::of(vec![chained]).facts();
+        let row = "proxy-injector cert is valid for at least 60 days";
+        let found = verdict(&category(), row, &mut facts).await;
+        assert!(
+            matches!(&found, Err(Problem::Failed(error)) if error.starts_with("Anchors expiring soon:\n\t* ")
+                && error.ends_with(" will expire on 2026-01-21T00:00:00Z (20 days left)")),
+            "{found:?}"
+        );
+    }
+
+    /// The rows of the other two webhooks fail as those of the validator of profiles do.
+    #[tokio::test]
+    async fn every_webhook_fails_in_its_own_rows() {
+        for webhook in [INJECTOR, PROFILES, POLICY] {
+            let dns = format!("linkerd-{}.linkerd.svc", webhook.name);
+            let (expired, expired_key) = server(&dns, 5);
+            let (ending, ending_key) = server(&dns, 30);
+            let valid = format!("{} webhook has valid cert", webhook.name);
+            let lasting = format!("{} cert is valid for at least 60 days", webhook.name);
+            let (good, _) = server(&dns, 365);
+            let objects = vec![
+                configuration(webhook, &[&good]),
+                secret(webhook, &expired, &expired_key),
+            ];
+            let error = "certificate is not valid anymore. Expired on 2025-12-27T00:00:00Z";
+            assert_says(&category(), &valid, &mut Fake::of(objects).facts(), error).await;
+            let objects = vec![secret(webhook, &ending, &ending_key)];
+            let error = "certificate will expire on 2026-01-21T00:00:00Z (20 days left)";
+            assert_says(&category(), &lasting, &mut Fake::of(objects).facts(), error).await;
+        }
+    }
+
     #[tokio::test]
     async fn the_policy_validator_may_be_absent() {
         let mut facts = Fake::of(vec![]).facts();

@@ -12,7 +12,7 @@ use crate::{
     context::{Context, Global},
     failure::{ExitStatus, line, stop},
 };
-use anyhow::Result;
+use anyhow::{Result, bail};
 use linkerd_runtime::version::VERSION;
 use std::{
     env,
@@ -49,7 +49,8 @@ pub struct Args {
     /// With --pre: check the CNI plugin too
     #[arg(long)]
     linkerd_cni_enabled: bool,
-    /// How to print results: table, short (problems only) or json
+    /// How to print results: table, short (problems only), json, or json-merged (extensions in the
+    /// same document)
     #[arg(short, long, default_value = "table", value_name = "FORMAT")]
     output: String,
     /// How long to retry checks of what may still be starting
@@ -103,6 +104,11 @@ impl Args {
         Ok((mode, format))
     }
 
+    fn skips_latest(&self) -> bool {
+        let named = |name: &String| name == "linkerd-version" || name == "l5d-version-latest";
+        self.skip.iter().any(named)
+    }
+
     /// What extensions are asked, with the flags that concern them too.
     fn forwarded(&self, global: &Global) -> Vec<String> {
         let mut words = vec!["check".to_owned()];
@@ -142,6 +148,20 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
     let (mode, format) = args.mode().map_err(|error| {
         anyhow::anyhow!("Validation error when executing check command: {error}")
     })?;
+    let categories = check::categories(mode);
+    let plan = Plan {
+        deadline: Instant::now() + args.wait,
+        hints: String::new(),
+        skip: args.skip.clone(),
+        only: args.only.clone(),
+    };
+    if let Some(name) = plan.unknown_name(&categories) {
+        let ids: Vec<&str> = categories.iter().map(|category| category.id).collect();
+        bail!(
+            "Validation error when executing check command: no check here is called {name:?}; use the anchor of a check's hint, or a category: {}",
+            ids.join(", ")
+        );
+    }
     let namespace = context.namespace().to_owned();
     let client = context.cluster(Some(TIMEOUT)).await;
     let client = client
@@ -149,7 +169,10 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
         .map_err(|error| line(&error));
     let cli_version = args.cli_version_override.clone();
     let cli_version = cli_version.unwrap_or_else(|| VERSION.to_owned());
-    let hints = hints(&cli_version);
+    let plan = Plan {
+        hints: hints(&cli_version),
+        ..plan
+    };
     let settings = Settings {
         namespace: namespace.clone(),
         cni_namespace: context.global.cni_namespace.clone(),
@@ -160,7 +183,8 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
             .clone()
             .filter(|version| !version.is_empty()),
         version_url: args.version_check_url.clone(),
-        offline: args.offline,
+        // Who leaves that check out does not want the server asked for the others either.
+        offline: args.offline || args.skips_latest(),
         cni: args.linkerd_cni_enabled,
     };
     let mut facts = Facts::new(client, settings, SystemTime::now());
@@ -171,15 +195,9 @@ pub async fn run(context: &mut Context<'_>, args: &Args) -> Result<()> {
     } else {
         facts.definitions = existence::definitions(&namespace).map_err(rendered)?;
     }
-    let plan = Plan {
-        deadline: Instant::now() + args.wait,
-        hints,
-        skip: args.skip.clone(),
-        only: args.only.clone(),
-    };
     let words = args.forwarded(&context.global);
     let mut output = Output::new(context.printer, format);
-    let success = engine::run(&check::categories(mode), &mut facts, &plan, &mut output).await?;
+    let success = engine::run(&categories, &mut facts, &plan, &mut output).await?;
     output.end_block(success)?;
     let mut success = success;
     if matches!(mode, Mode::ControlPlane | Mode::DataPlane) && args.only.is_empty() {
@@ -249,6 +267,10 @@ mod tests {
         assert_eq!(
             mode("--proxy -n x -o json"),
             Ok((Mode::DataPlane, Format::Json))
+        );
+        assert_eq!(
+            mode("-o json-merged"),
+            Ok((Mode::ControlPlane, Format::JsonMerged))
         );
         assert_eq!(mode("--crds"), Ok((Mode::Crds, Format::Table)));
         for (line, error) in [

@@ -122,7 +122,7 @@ fn unknown(tree: &Command, word: &str) -> String {
 }
 
 /// Single-letter edits between two words.
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {

@@ -83,7 +83,10 @@ pub async fn run(context: &mut Context<'_>, args: Args) -> Result<()> {
         context.printer.err(notice);
     }
     for entry in args.opaque_ports.iter().flatten() {
-        validate::opaque_port(entry)?;
+        // `--opaque-ports=` is a list too: none at all, not even the usual ones.
+        if !entry.is_empty() {
+            validate::opaque_port(entry)?;
+        }
     }
     for entry in &args.require_identity_on_inbound_ports {
         validate::port_range(entry)?;

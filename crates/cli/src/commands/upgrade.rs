@@ -15,7 +15,7 @@ use crate::{
     manifest,
     printer::Mark,
     trust,
-    values::{Overrides, lay_over, text},
+    values::{Overrides, get, lay_over, text},
 };
 use anyhow::{Result, bail};
 use k8s_openapi::api::core::v1::Pod;
@@ -130,6 +130,14 @@ async fn control_plane(
     args.proxy.apply(&mut values);
     let given = args.overrides.read().await?;
     warn_unknown(context.printer, &defaults(&chart)?, &given);
+    if let Some(cluster) = cluster
+        && given.get("identityTrustAnchorsPEM").is_none()
+        && files.identity_trust_anchors_file.is_none()
+        && let Some(warning) = anchors_moved(cluster, &values, &namespace).await?
+    {
+        let mark = context.printer.mark(Mark::Warning);
+        context.printer.err(format_args!("{mark} {warning}\n"));
+    }
     lay_over(&mut values, given);
     validate::values(&values)?;
     ensure_issuer(&mut values, &namespace)?;
@@ -141,6 +149,29 @@ async fn control_plane(
         preflight::docker_runtime(cluster, &values).await?;
     }
     Objects::control_plane(&values, &namespace)?.print(context.printer, format)
+}
+
+/// Says when an external issuer has other anchors by now than those the control plane was installed
+/// with. They stay, for they may be a bundle of both that someone made for a rotation.
+async fn anchors_moved(
+    cluster: &Cluster,
+    values: &Value,
+    namespace: &str,
+) -> Result<Option<String>> {
+    let external_ca = get(values, "identity.externalCA") == &Value::Bool(true);
+    if text(values, "identity.issuer.scheme") != "kubernetes.io/tls" || external_ca {
+        return Ok(None);
+    }
+    let name = "linkerd-identity-issuer";
+    let secret = cluster.secret(namespace, name).await.map_err(plain)?;
+    let anchors = secret.and_then(|secret| secret.data?.remove("ca.crt"));
+    let stored = text(values, "identityTrustAnchorsPEM");
+    let differs = |anchors: &[u8]| anchors.trim_ascii() != stored.trim().as_bytes();
+    let moved = anchors.is_some_and(|anchors| differs(&anchors.0));
+    Ok(moved.then(|| format!(
+        "ca.crt of Secret {namespace}/{name} is not what the control plane was installed with; the old trust anchors stay.\n  \
+         Give the new bundle with --identity-trust-anchors-file to change them"
+    )))
 }
 
 /// Every running proxy must believe the issuer, or it loses its peers.

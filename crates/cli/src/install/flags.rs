@@ -341,3 +341,6 @@ impl ProxyFlags {
         .collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

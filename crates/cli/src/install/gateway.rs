@@ -120,28 +120,38 @@ mod tests {
 
     #[test]
     fn the_matrix() {
+        let missing = "The Gateway API CRDs must be installed prior to installing Linkerd:\n\n  \
+                       kubectl apply --server-side -f https://github.com/kubernetes-sigs/gateway-api/releases/download/v1.4.0/standard-install.yaml\n\n\
+                       Or let Linkerd install them: --set installGatewayAPI=true\n\
+                       See https://gateway-api.sigs.k8s.io/guides/ for more";
+        let removed = "Linkerd is providing GW API, but your current install configuration will remove it: keep installGatewayAPI at true";
+        let foreign = "The Gateway API CRDs of this cluster were not installed by Linkerd: installGatewayAPI must be false";
+        let old = "the httproutes.gateway.networking.k8s.io CRD is missing the v1 version, please upgrade to Gateway API v1.1.1 or later";
         for (name, definitions, default, with, without) in [
-            ("absent", vec![], false, true, false),
-            ("ours", vec![definition(true, "v1")], true, true, false),
+            ("absent", vec![], false, "", missing),
+            ("ours", vec![definition(true, "v1")], true, "", removed),
             (
                 "external",
                 vec![definition(false, "v1")],
                 false,
-                false,
-                true,
+                foreign,
+                "",
             ),
             (
                 "old external",
                 vec![definition(false, "v1beta1")],
                 false,
-                false,
-                false,
+                old,
+                old,
             ),
         ] {
             let found = judge(&definitions);
             assert_eq!(found.default_install(), default, "{name}");
-            assert_eq!(found.check(true).is_ok(), with, "{name}, install");
-            assert_eq!(found.check(false).is_ok(), without, "{name}, leave");
+            for (install, expected) in [(true, with), (false, without)] {
+                let said = found.check(install).map_err(|error| error.to_string());
+                let said = said.err().unwrap_or_default();
+                assert_eq!(said, expected, "{name}, install: {install}");
+            }
         }
     }
 }

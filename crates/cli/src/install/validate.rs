@@ -23,6 +23,8 @@ pub(crate) const POLICIES: [&str; 6] = [
 
 /// Checks everything that can be checked without a cluster.
 pub fn values(values: &Value) -> Result<()> {
+    // The injector reads the same values when it starts: what it refuses must not be applied.
+    linkerd_injector::Values::from_value(values.clone())?;
     version(text(values, "linkerdVersion"), false)?;
     version(text(values, "proxy.image.version"), true)?;
     version(text(values, "proxyInit.image.version"), true)?;

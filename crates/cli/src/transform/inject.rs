@@ -96,7 +96,7 @@ pub fn object(settings: &Settings, object: &mut Value) -> Result<(Entry, bool), 
     }
     if settings.manual {
         let patched = sidecar(settings, object, path);
-        *object = patched.map_err(|error| failed(&error))?;
+        (*object, entry.ignored) = patched.map_err(|error| failed(&error))?;
     } else if let Some(template) = object.pointer_mut(path) {
         annotate(template, settings, true);
     }
@@ -126,8 +126,13 @@ fn annotate(parent: &mut Value, settings: &Settings, ask: bool) {
     }
 }
 
-/// The object with the sidecar, through the same patch that the webhook answers with.
-fn sidecar(settings: &Settings, object: &Value, path: &str) -> Result<Value, String> {
+/// The object with the sidecar, through the same patch that the webhook answers with, and the
+/// annotations that were not understood.
+fn sidecar(
+    settings: &Settings,
+    object: &Value,
+    path: &str,
+) -> Result<(Value, Vec<String>), String> {
     let mut object = object.clone();
     let had_inject = object
         .pointer(path)
@@ -140,9 +145,10 @@ fn sidecar(settings: &Settings, object: &Value, path: &str) -> Result<Value, Str
     let template = Template::read(template).map_err(|error| error.to_string())?;
     let owner_kind = kind(&object).to_lowercase();
     let owner_name = name(&object).to_owned();
+    // Without a namespace here it is `kubectl apply -n` that chooses one.
     let namespace = object["metadata"]["namespace"]
         .as_str()
-        .unwrap_or("default")
+        .unwrap_or_default()
         .to_owned();
     let request = Request {
         values: &settings.values,
@@ -162,7 +168,7 @@ fn sidecar(settings: &Settings, object: &Value, path: &str) -> Result<Value, Str
     if let Some(annotations) = object.pointer_mut(path).and_then(annotations) {
         annotations.shift_remove(INJECT);
     }
-    Ok(object)
+    Ok((object, injection.ignored))
 }
 
 #[cfg(test)]
@@ -219,6 +225,22 @@ mod tests {
             .expect("annotations")
             .shift_remove(INJECT);
         assert_eq!(workload["spec"]["template"], pod);
+    }
+
+    #[test]
+    fn manual_says_what_it_did_not_understand_and_guesses_no_namespace() {
+        let annotations =
+            json!({"config.linkerd.io/proxy-uid": "root", "config.linkerd.io/proxy-gid": "7"});
+        let mut workload = json!({
+            "kind": "Deployment", "metadata": {"name": "web"},
+            "spec": {"template": {"metadata": {"annotations": annotations}, "spec": {"containers": []}}},
+        });
+        let (entry, _) = object(&settings(true), &mut workload).expect("injected");
+        assert_eq!(entry.ignored.len(), 1, "{:?}", entry.ignored);
+        assert!(entry.ignored[0].starts_with("config.linkerd.io/proxy-uid"));
+        let labels = &workload["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(labels.get("linkerd.io/workload-ns"), None);
+        assert_eq!(labels["linkerd.io/proxy-deployment"], "web");
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub struct Entry {
     pub disabled: bool,
     pub udp: bool,
     pub no_token: bool,
+    /// Annotations that were not understood, each with the reason.
+    pub ignored: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,6 +98,16 @@ pub fn inject(printer: &mut Printer, entries: &[Entry], verbose: bool) {
             None => {}
         }
     }
+    for entry in entries {
+        for ignored in &entry.ignored {
+            let mark = printer.mark(Mark::Warning);
+            let place = entry.place();
+            printer.err(format_args!(
+                "{mark} ignored annotation {ignored} on {place}"
+            ));
+            said = true;
+        }
+    }
     if verbose && !no_token {
         let mark = printer.mark(Mark::Ok);
         printer.err(format_args!(
@@ -163,6 +175,16 @@ mod tests {
         assert_eq!(
             said(&[map]),
             "\n‼ no supported objects found\n\nconfigmap \"x\" skipped\n\n"
+        );
+    }
+
+    #[test]
+    fn annotations_without_effect_are_named() {
+        let mut workload = entry("deployment", Outcome::Injected);
+        workload.ignored = vec!["config.linkerd.io/proxy-uid: not a number".to_owned()];
+        assert_eq!(
+            said(&[workload]),
+            "\n‼ ignored annotation config.linkerd.io/proxy-uid: not a number on deployment/x\n\ndeployment \"x\" injected\n\n"
         );
     }
 }

@@ -175,3 +175,83 @@ fn failures_end_with_a_cross() {
         expected
     );
 }
+
+/// In a log or behind a pipe nothing was seen until the end of the run.
+#[test]
+fn every_result_is_written_when_it_is_known() {
+    let shared = Shared::default();
+    let mut printer = Printer::to(io::BufWriter::new(shared.clone()), io::sink());
+    let mut output = Output::new(&mut printer, Format::Table);
+    output
+        .waiting("linkerd-existence", "pods are starting")
+        .expect("a buffer");
+    let heading = "linkerd-existence\n-----------------\n";
+    assert_eq!(shared.text(), heading);
+    output
+        .report(report("linkerd-existence"))
+        .expect("a buffer");
+    assert_eq!(shared.text(), format!("{heading}√ works\n"));
+}
+
+fn report(category: &str) -> Report {
+    Report {
+        category: category.to_owned(),
+        description: "works".to_owned(),
+        outcome: Outcome::Success,
+        error: None,
+        hint: None,
+    }
+}
+
+#[test]
+fn merged_json_is_one_document_of_all_blocks() {
+    let blocks = [
+        (
+            true,
+            vec![report("kubernetes-api"), report("linkerd-version")],
+        ),
+        (false, vec![report("linkerd-viz")]),
+        (true, vec![report("linkerd-foo")]),
+    ];
+    let text = printed(Format::JsonMerged, &blocks, false);
+    let document: Value = serde_json::from_str(&text).expect("one document");
+    assert_eq!(document["success"], false);
+    let categories = document["categories"].as_array().expect("categories");
+    let names: Vec<&Value> = categories.iter().map(|c| &c["categoryName"]).collect();
+    let expected = [
+        "kubernetes-api",
+        "linkerd-version",
+        "linkerd-viz",
+        "linkerd-foo",
+    ];
+    assert_eq!(names, expected);
+}
+
+/// Each frame erases the one before, and a result erases the last.
+#[test]
+fn the_spinner_turns_on_a_terminal_only() {
+    let spun = |terminal: bool, format: Format| {
+        let shared = Shared::default();
+        let mut printer = Printer::to(shared.clone(), io::sink());
+        if terminal {
+            printer = printer.terminal(false);
+        }
+        let mut output = Output::new(&mut printer, format);
+        output.pending("Running linkerd-foo extension check\nand more");
+        for _ in 0..5 {
+            output.tick().expect("a buffer");
+        }
+        output.report(report("linkerd-foo")).expect("a buffer");
+        output.tick().expect("a buffer");
+        drop(printer);
+        shared.text()
+    };
+    let frame =
+        |c: char| format!("{ERASE}\u{1b}[1m{c} Running linkerd-foo extension check\u{1b}[0m");
+    let frames: String = ['/', '-', '\\', '|', '/'].map(frame).concat();
+    let result = "linkerd-foo\n-----------\n√ works\n";
+    let turned = spun(true, Format::Table);
+    assert_eq!(turned, format!("{frames}{ERASE}{result}"));
+    assert_eq!(spun(false, Format::Table), result);
+    assert_eq!(spun(true, Format::Json), "");
+}
