@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use linkerd_api::proto::outbound;
+use linkerd_api::proto::{destination::WeightedAddr, outbound};
 use linkerd_proxy::{
     app::{self, Running, Seams},
     config::Config,
@@ -475,6 +475,16 @@ pub fn rule(change: impl FnOnce(&mut outbound::http_route::Rule)) -> outbound::O
     let mut route = objects::http_route(objects::balancer(SERVICE));
     change(&mut route.rules[0]);
     objects::detect(vec![route], None)
+}
+
+/// A policy that takes everything to one endpoint, which is not balanced.
+pub fn forward(endpoint: WeightedAddr) -> outbound::OutboundPolicy {
+    let backend = outbound::Backend {
+        metadata: Some(objects::resource("Service", "ns", "web")),
+        queue: None,
+        kind: Some(outbound::backend::Kind::Forward(endpoint)),
+    };
+    objects::detect(vec![objects::http_route(backend)], None)
 }
 
 /// An application that does what the test says with every connection.
