@@ -1,33 +1,36 @@
-//! The error matrix, driven through running proxies: every cause by every kind of client, with what
-//! the client gets and what becomes of its connection. The answers are in a golden file.
+//! The outbound half of the error matrix, driven through running proxies: every cause by every kind of
+//! client, with what the client gets and what becomes of its connection, in a golden file. Then what
+//! belongs to no cause: requests that are none, and who may speak in a proxy's name.
 
 #[path = "support/harness.rs"]
 mod harness;
 #[path = "support/http2.rs"]
 mod http2;
+#[path = "support/matrix.rs"]
+mod matrix;
 
 use std::{
     fmt::Write as _,
     io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-    sync::Arc,
-    time::Duration,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, block_on, get, http_echo};
+use bytes::Bytes;
+use harness::{
+    CLUSTER_IP, Client, Closed, DEADLINE, Pair, Proxy, block_on, forward, get, http_echo, millis,
+    raw_app,
+};
 use linkerd_api::proto::{
-    destination::{
-        DestinationProfile, PathMatch, RequestMatch, Route, WeightedAddr, request_match,
-    },
+    destination::{DestinationProfile, PathMatch, RequestMatch, Route, request_match},
     grpc_route::GrpcFailureInjector,
-    http_route::{
-        self, HostMatch, HttpFailureInjector, HttpRouteMatch, PathModifier, RequestRedirect,
-        Timeouts, host_match, path_modifier,
-    },
-    inbound,
+    http_route::{HostMatch, HttpFailureInjector, RequestRedirect, Timeouts, host_match},
     opaque_route::{Forbidden, Invalid},
     outbound::{
-        self, Backend, OutboundPolicy, backend,
+        self, Backend, OutboundPolicy,
         http_route::{Distribution, Filter, Rule, distribution, filter},
         opaque_route, proxy_protocol,
     },
@@ -37,141 +40,10 @@ use linkerd_testkit::{
     control_plane::{ControlPlane, objects},
     wait_for,
 };
-
-/// A kind of client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Http11,
-    Http10,
-    Http2,
-    Grpc,
-}
-
-use Kind::{Grpc, Http2, Http10, Http11};
-
-const ALL: &[Kind] = &[Http11, Http10, Http2, Grpc];
-const VERSION_1: &[Kind] = &[Http11, Http10];
-const VERSION_2: &[Kind] = &[Http2, Grpc];
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Http11 => "HTTP/1.1",
-            Http10 => "HTTP/1.0",
-            Http2 => "HTTP/2",
-            Grpc => "gRPC",
-        }
-    }
-}
-
-/// Who asks: every cause and every kind of client has an address, and so a target, of its own. What
-/// one did to its service is not felt by the next.
-#[derive(Clone, Copy, Debug)]
-struct Seat(u8, u8);
-
-impl Seat {
-    fn source(self) -> Ipv4Addr {
-        Ipv4Addr::new(127, 1, self.0, self.1 + 1)
-    }
-
-    fn target(self) -> SocketAddr {
-        ([10, 96, self.0, self.1 + 1], 80).into()
-    }
-
-    fn service(self) -> String {
-        format!("s{}-{}.ns.svc.cluster.local:80", self.0, self.1)
-    }
-}
-
-/// What comes back, in one line, without the addresses and dates that differ from run to run.
-fn line(status: &str, fields: impl Iterator<Item = (String, String)>, end: &str) -> String {
-    let mut text = status.to_owned();
-    for (name, value) in fields.filter(|(name, _)| name != "date") {
-        let _ = write!(text, " | {name}: {value}");
-    }
-    format!("{text} -> {end}")
-}
-
-/// Asks over HTTP/1; then once more, to see whether the connection is still there.
-fn ask_http1(addr: SocketAddr, from: Ipv4Addr, version: &str, extra: &str) -> String {
-    let keep = match version {
-        "HTTP/1.0" => "connection: keep-alive\r\n",
-        _ => "",
-    };
-    let request = format!("GET /path {version}\r\nhost: web.ns\r\n{keep}{extra}\r\n");
-    let mut client = Client::connect_from(from, addr);
-    let answer = client.send(&request).answer();
-    let status = answer.head.lines().next().unwrap_or_default().to_owned();
-    let fields = answer.head.lines().skip(1).filter_map(|line| {
-        let (name, value) = line.split_once(": ")?;
-        Some((name.to_owned(), value.to_owned()))
-    });
-    let fields: Vec<_> = fields.collect();
-    let _ = client.io().write_all(request.as_bytes());
-    let mut byte = [0];
-    let stays = matches!(client.io().read(&mut byte), Ok(1));
-    let end = if stays { "stays" } else { "closes" };
-    line(&status, fields.into_iter(), end)
-}
-
-/// The same over HTTP/2. A graceful end shows soon after the answer.
-fn ask_http2(addr: SocketAddr, from: Ipv4Addr, grpc: bool, extra: &[(&str, &str)]) -> String {
-    block_on(async {
-        let (mut send, mut closed) = http2::connect_from(from, addr).await;
-        let request = || {
-            let mut request = http::Request::builder().uri("http://web.ns/svc/Method");
-            if grpc {
-                request = request
-                    .method("POST")
-                    .header("content-type", "application/grpc")
-                    .header("te", "trailers");
-            }
-            for (name, value) in extra {
-                request = request.header(*name, *value);
-            }
-            request.body(()).expect("valid")
-        };
-        let text = match http2::call(&mut send, request(), &[]).await {
-            Err(error) => format!("reset {:?}", error.reason().expect("a reason")),
-            Ok(got) => {
-                let fields = got
-                    .head
-                    .headers()
-                    .iter()
-                    .chain(got.trailers.iter().flatten());
-                let fields = fields.map(|(name, value)| {
-                    let value = String::from_utf8_lossy(value.as_bytes());
-                    (name.to_string(), value.into_owned())
-                });
-                let fields: Vec<_> = fields.collect();
-                line(got.head.status().as_str(), fields.into_iter(), "")
-            }
-        };
-        let second = http2::call(&mut send, request(), &[]).await;
-        let open = second.is_ok_and(|_| true) || !text.contains(" -> ");
-        let soon = tokio::time::timeout(Duration::from_millis(200), &mut closed);
-        let end = match open && soon.await.is_err() {
-            true => "stays",
-            false => "closes",
-        };
-        format!("{} -> {end}", text.trim_end_matches(" -> "))
-    })
-}
-
-fn ask(addr: SocketAddr, seat: Seat, kind: Kind, extra: &[(&str, &str)]) -> String {
-    let lines: String = extra.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
-    match kind {
-        Http11 | Http10 => ask_http1(addr, seat.source(), kind.name(), &lines),
-        Http2 | Grpc => ask_http2(addr, seat.source(), kind == Grpc, extra),
-    }
-}
-
-fn millis(ms: i32) -> Option<prost_types::Duration> {
-    Some(prost_types::Duration {
-        seconds: 0,
-        nanos: ms * 1_000_000,
-    })
-}
+use matrix::{
+    ALL, Kind, Seat, VERSION_1, VERSION_2, ask, by_expression, golden, http2_server,
+    replacing_prefix, seats, silent,
+};
 
 /// A service whose only rule is changed.
 fn rule(seat: Seat, change: impl FnOnce(&mut Rule)) -> OutboundPolicy {
@@ -188,16 +60,6 @@ fn filtered(seat: Seat, kind: filter::Kind) -> OutboundPolicy {
 
 fn timeouts(seat: Seat, timeouts: Timeouts) -> OutboundPolicy {
     rule(seat, |rule| rule.timeouts = Some(timeouts))
-}
-
-/// Everything to one endpoint.
-fn forward(endpoint: WeightedAddr) -> OutboundPolicy {
-    let backend = Backend {
-        metadata: Some(objects::resource("Service", "ns", "web")),
-        queue: None,
-        kind: Some(backend::Kind::Forward(endpoint)),
-    };
-    objects::detect(vec![objects::http_route(backend)], None)
 }
 
 fn injected_grpc(seat: Seat) -> OutboundPolicy {
@@ -239,46 +101,6 @@ fn injected_grpc(seat: Seat) -> OutboundPolicy {
     }
 }
 
-/// A port nobody listens on.
-fn refused() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-    listener.local_addr().expect("bound")
-}
-
-/// A server that does what the test says with every connection.
-fn raw_app(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-    let addr = listener.local_addr().expect("bound");
-    let serve = Arc::new(serve);
-    std::thread::spawn(move || {
-        for io in listener.incoming().flatten() {
-            let serve = serve.clone();
-            std::thread::spawn(move || serve(io));
-        }
-    });
-    addr
-}
-
-/// An HTTP/2 server that resets every stream.
-fn resetting() -> SocketAddr {
-    raw_app(|io| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        runtime.block_on(async {
-            io.set_nonblocking(true).expect("an option");
-            let io = tokio::net::TcpStream::from_std(io).expect("the runtime takes it");
-            let Ok(mut connection) = h2::server::handshake(io).await else {
-                return;
-            };
-            while let Some(Ok((_, mut respond))) = connection.accept().await {
-                respond.send_reset(h2::Reason::ENHANCE_YOUR_CALM);
-            }
-        });
-    })
-}
-
 /// One row: its cause, who asks with which headers, and the policy of a seat.
 struct Outbound {
     cause: &'static str,
@@ -288,11 +110,13 @@ struct Outbound {
     /// Where the seat's service is, if it is anywhere.
     at: Option<SocketAddr>,
     profile: bool,
+    /// Whether HTTP/1 goes out as HTTP/2.
+    upgraded: bool,
 }
 
 const SLOW: &[(&str, &str)] = &[("x-echo-delay-ms", "20000")];
 
-fn outbound_rows(app: SocketAddr, peer: &str) -> Vec<Outbound> {
+fn outbound_rows(app: SocketAddr, refused: SocketAddr, peer: &Proxy) -> Vec<Outbound> {
     let row = |cause, policy: Box<dyn Fn(Seat) -> OutboundPolicy>| Outbound {
         cause,
         kinds: ALL,
@@ -300,15 +124,16 @@ fn outbound_rows(app: SocketAddr, peer: &str) -> Vec<Outbound> {
         policy,
         at: Some(app),
         profile: false,
+        upgraded: false,
     };
     let slow = |cause, limits: Timeouts| Outbound {
         extra: SLOW,
         ..row(cause, Box::new(move |seat| timeouts(seat, limits)))
     };
-    let refused = refused();
-    let resetting = resetting();
-    let silent = silent();
-    let silent = objects::meshed(silent, peer, silent.port());
+    let resetting = http2_server(None, matrix::reset);
+    let meshed = |at: SocketAddr| objects::meshed(at, &peer.identity, at.port());
+    let silent = meshed(silent());
+    let meshed_resetting = meshed(http2_server(Some(peer.store.clone()), matrix::reset));
     vec![
         Outbound {
             at: None,
@@ -325,21 +150,21 @@ fn outbound_rows(app: SocketAddr, peer: &str) -> Vec<Outbound> {
         slow(
             "stream timeout, request",
             Timeouts {
-                request: millis(200),
+                request: Some(millis(200)),
                 ..Timeouts::default()
             },
         ),
         slow(
             "stream timeout, response",
             Timeouts {
-                response: millis(200),
+                response: Some(millis(200)),
                 ..Timeouts::default()
             },
         ),
         slow(
             "stream timeout, idle",
             Timeouts {
-                idle: millis(200),
+                idle: Some(millis(200)),
                 ..Timeouts::default()
             },
         ),
@@ -426,6 +251,14 @@ fn outbound_rows(app: SocketAddr, peer: &str) -> Vec<Outbound> {
                 Box::new(move |_| forward(objects::endpoint(resetting))),
             )
         },
+        Outbound {
+            kinds: VERSION_1,
+            upgraded: true,
+            ..row(
+                "endpoint: reset of an upgraded stream",
+                Box::new(move |_| forward(meshed_resetting.clone())),
+            )
+        },
         row(
             "endpoint: I/O error",
             Box::new(move |_| forward(objects::endpoint(refused))),
@@ -437,14 +270,6 @@ fn outbound_rows(app: SocketAddr, peer: &str) -> Vec<Outbound> {
     ]
 }
 
-/// A peer that takes connections and says nothing.
-fn silent() -> SocketAddr {
-    raw_app(|mut io| {
-        let mut all = Vec::new();
-        let _ = io.read_to_end(&mut all);
-    })
-}
-
 fn slow_profile() -> DestinationProfile {
     DestinationProfile {
         fully_qualified_name: "web.ns.svc.cluster.local".into(),
@@ -454,31 +279,11 @@ fn slow_profile() -> DestinationProfile {
                     regex: "/.*".into(),
                 })),
             }),
-            timeout: millis(200),
+            timeout: Some(millis(200)),
             ..Route::default()
         }],
         ..DestinationProfile::default()
     }
-}
-
-/// Compares with, or rewrites, a golden file.
-fn golden(name: &str, text: &str) {
-    let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(&path, text).expect("the golden file can be written");
-    }
-    let want = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        want == text,
-        "{path} differs; UPDATE_GOLDEN=1 rewrites it:\n{text}"
-    );
-}
-
-fn seats(row: usize, kinds: &[Kind]) -> impl Iterator<Item = (Seat, Kind)> {
-    let row = u8::try_from(row).expect("few rows");
-    kinds
-        .iter()
-        .map(move |kind| (Seat(row, *kind as u8), *kind))
 }
 
 #[test]
@@ -487,7 +292,8 @@ fn the_whole_outbound_table() {
     let control = ControlPlane::start();
     let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
     let server = Proxy::start(&control, "web", local.clone(), local.clone(), &[]);
-    let rows = outbound_rows(app.addr(), &server.identity);
+    let refused = Closed::new();
+    let rows = outbound_rows(app.addr(), refused.addr(), &server);
     for (n, row) in rows.iter().enumerate() {
         for (seat, _) in seats(n, row.kinds) {
             control.set_outbound(seat.target(), (row.policy)(seat));
@@ -509,162 +315,22 @@ fn the_whole_outbound_table() {
         ("OUTBOUND_HTTP_FAILFAST_TIMEOUT", "300ms"),
         ("OUTBOUND_CONNECT_TIMEOUT", "200ms"),
     ];
-    let client = Proxy::start(&control, "curl", by_source, local, &settings);
+    let start = |settings: &[_]| {
+        let (to, from) = (by_source.clone(), local.clone());
+        Proxy::start(&control, "curl", to, from, settings)
+    };
+    let client = start(&settings);
+    let upgrading = start(&[settings[1], ("OUTBOUND_HTTP1_UPGRADE_THRESHOLD", "0")]);
     let mut text = String::new();
     for (n, row) in rows.iter().enumerate() {
         let _ = writeln!(text, "== outbound: {}", row.cause);
         for (seat, kind) in seats(n, row.kinds) {
-            let got = ask(client.outbound, seat, kind, row.extra);
+            let through = if row.upgraded { &upgrading } else { &client };
+            let got = ask(through.outbound, seat, kind, row.extra);
             let _ = writeln!(text, "{}: {got}", kind.name());
         }
     }
     golden("outbound_errors.txt", &text);
-}
-
-/// Replaces a prefix, which needs a match by one.
-fn replacing_prefix() -> RequestRedirect {
-    RequestRedirect {
-        path: Some(PathModifier {
-            replace: Some(path_modifier::Replace::Prefix("/new".into())),
-        }),
-        ..RequestRedirect::default()
-    }
-}
-
-/// A match that takes every path, by an expression.
-fn by_expression() -> HttpRouteMatch {
-    HttpRouteMatch {
-        path: Some(http_route::PathMatch {
-            kind: Some(http_route::path_match::Kind::Regex("/.*".into())),
-        }),
-        ..HttpRouteMatch::default()
-    }
-}
-
-/// A port with detection and one route that is changed.
-fn inbound_route(change: impl FnOnce(&mut inbound::HttpRoute)) -> inbound::Server {
-    let mut server = objects::inbound_detect(vec![objects::allow("all", None)]);
-    let mut route = inbound::HttpRoute {
-        metadata: Some(objects::default_meta("route")),
-        rules: vec![inbound::http_route::Rule::default()],
-        ..inbound::HttpRoute::default()
-    };
-    change(&mut route);
-    detect(&mut server).http_routes = vec![route];
-    server
-}
-
-fn detect(server: &mut inbound::Server) -> &mut inbound::proxy_protocol::Detect {
-    match server.protocol.as_mut().and_then(|p| p.kind.as_mut()) {
-        Some(inbound::proxy_protocol::Kind::Detect(detect)) => detect,
-        other => panic!("not a port with detection: {other:?}"),
-    }
-}
-
-/// Where requests of a row go, and what the port's policy is.
-type Inbound = (&'static str, &'static [Kind], SocketAddr, inbound::Server);
-
-fn inbound_rows(apps: &[linkerd_testkit::echo::Echo]) -> Vec<Inbound> {
-    let open = || objects::inbound_detect(vec![objects::allow("all", None)]);
-    let mut limited = open();
-    detect(&mut limited).http_local_rate_limit = Some(inbound::HttpLocalRateLimit {
-        metadata: Some(objects::resource("HTTPLocalRateLimitPolicy", "ns", "limit")),
-        total: Some(inbound::http_local_rate_limit::Limit {
-            requests_per_second: 1,
-        }),
-        ..inbound::HttpLocalRateLimit::default()
-    });
-    let redirect = RequestRedirect {
-        host: "new.example".into(),
-        status: 302,
-        ..RequestRedirect::default()
-    };
-    let mut invalid = open();
-    invalid.protocol = None;
-    let nobody = objects::inbound_detect(vec![objects::allow("who", Some("example.com"))]);
-    let elsewhere = inbound_route(|route| {
-        route.hosts = vec![HostMatch {
-            r#match: Some(host_match::Match::Exact("other.example".into())),
-        }];
-    });
-    let moved = inbound_route(|route| {
-        route.rules[0].filters = vec![inbound::http_route::Filter {
-            kind: Some(inbound::http_route::filter::Kind::Redirect(redirect)),
-        }];
-    });
-    let astray = inbound_route(|route| {
-        route.rules[0].matches = vec![by_expression()];
-        route.rules[0].filters = vec![inbound::http_route::Filter {
-            kind: Some(inbound::http_route::filter::Kind::Redirect(
-                replacing_prefix(),
-            )),
-        }];
-    });
-    // As configured, where Linkerd's proxy makes it an unexpected error.
-    let injected = inbound_route(|route| {
-        let failure = HttpFailureInjector {
-            status: 418,
-            message: "tea".into(),
-            ratio: None,
-        };
-        route.rules[0].filters = vec![inbound::http_route::Filter {
-            kind: Some(inbound::http_route::filter::Kind::FailureInjector(failure)),
-        }];
-    });
-    vec![
-        ("no route", ALL, apps[0].addr(), elsewhere),
-        ("unauthorized", ALL, apps[1].addr(), nobody),
-        ("bad redirect", ALL, apps[5].addr(), astray),
-        ("redirect", ALL, apps[2].addr(), moved),
-        ("injected HTTP failure", ALL, apps[6].addr(), injected),
-        ("invalid policy", ALL, apps[3].addr(), invalid),
-        ("rate limit", ALL, apps[4].addr(), limited),
-        ("HTTP/2 error", VERSION_2, resetting(), open()),
-        // An HTTP/2 application may begin to listen late and is waited for.
-        ("fail-fast", VERSION_2, refused(), open()),
-        ("endpoint: I/O error", VERSION_1, refused(), open()),
-    ]
-}
-
-/// The client has no identity, so nobody tells it what went wrong.
-#[test]
-fn the_whole_inbound_table() {
-    let apps: Vec<_> = (0..7).map(|_| http_echo()).collect();
-    let control = ControlPlane::start();
-    let rows = inbound_rows(&apps);
-    for (_, _, app, server) in &rows {
-        control.set_inbound(app.port(), server.clone());
-    }
-    let targets: Vec<SocketAddr> = rows.iter().map(|row| row.2).collect();
-    let by_source = OrigDst::Given(Arc::new(move |io| match io.peer_addr()? {
-        SocketAddr::V4(peer) => Ok(targets[usize::from(peer.ip().octets()[2])]),
-        SocketAddr::V6(_) => io.local_addr(),
-    }));
-    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
-    let ports: Vec<String> = rows.iter().map(|row| row.2.port().to_string()).collect();
-    let settings = [("INBOUND_PORTS", ports.join(","))];
-    let settings: Vec<_> = settings.iter().map(|(n, v)| (*n, v.as_str())).collect();
-    let proxy = Proxy::start(&control, "web", local, by_source, settings.as_slice());
-    let mut text = String::new();
-    for (n, (cause, kinds, ..)) in rows.iter().enumerate() {
-        let _ = writeln!(text, "== inbound: {cause}");
-        for (seat, kind) in seats(n, kinds) {
-            let mut got = String::new();
-            // Policies of a port are watched from the start, but the default holds until they come;
-            // a limit lets some pass.
-            wait_for(DEADLINE, cause, || {
-                got = ask(proxy.inbound, seat, kind, &[]);
-                !got.contains("x-echo") && !is_served(&got)
-            });
-            let _ = writeln!(text, "{}: {got}", kind.name());
-        }
-    }
-    golden("inbound_errors.txt", &text);
-}
-
-/// Whether the application has answered.
-fn is_served(line: &str) -> bool {
-    line.contains(" 200 OK") || (line.starts_with("200") && !line.contains("grpc-status"))
 }
 
 #[test]
@@ -733,6 +399,83 @@ fn bad_requests_are_answered_by_the_server() {
             .shutdown(std::net::Shutdown::Write)
             .expect("closes");
         assert_eq!(client.rest(), b"", "{name}");
+    }
+}
+
+#[test]
+fn large_heads_over_http2_are_refused_and_the_connection_stays() {
+    let reached = Arc::new(AtomicUsize::new(0));
+    let seen = reached.clone();
+    // It has no such limit of its own.
+    let app = http2_server(None, move |respond| {
+        seen.fetch_add(1, Ordering::SeqCst);
+        let _ = respond.send_response(http::Response::new(()), true);
+    });
+    let pair = Pair::new(app);
+    let control = &pair.control;
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    let inbound = Proxy::start(control, "web", local, OrigDst::fixed(app), &[]);
+    for (name, at) in [
+        ("outbound", pair.client.outbound),
+        ("inbound", inbound.inbound),
+    ] {
+        block_on(async {
+            let mut send = http2::connect(at).await;
+            let ask = |line: usize| {
+                let request = http::Request::get("http://web/");
+                let request = request.header("x-long", "a".repeat(line));
+                request.body(()).expect("valid")
+            };
+            for (line, status) in [(60_000, 200), (70_000, 431), (60_000, 200)] {
+                let got = http2::call(&mut send, ask(line), &[]).await;
+                let got = got.unwrap_or_else(|e| panic!("{name}, {line}: {e}"));
+                assert_eq!(got.head.status(), status, "{name}, {line}");
+            }
+        });
+    }
+    let reached = reached.load(Ordering::SeqCst);
+    assert_eq!(reached, 4, "only what was small enough");
+}
+
+/// A server that answers every stream with the end of its connection.
+fn leaving() -> SocketAddr {
+    raw_app(|mut io| {
+        let mut chunk = [0; 16 * 1024];
+        let _ = io.read(&mut chunk);
+        // SETTINGS, their acknowledgement, and GOAWAY with ENHANCE_YOUR_CALM before any stream.
+        let _ = io.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0, 0]);
+        let goaway = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
+        let _ = io.write_all(&goaway);
+        let mut rest = Vec::new();
+        let _ = io.read_to_end(&mut rest);
+    })
+}
+
+#[test]
+fn a_request_that_cannot_be_sent_again_is_told_when_its_server_leaves() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    let policy = forward(objects::endpoint(leaving()));
+    pair.control.set_outbound(CLUSTER_IP, policy);
+    for content_type in ["text/plain", "application/grpc"] {
+        block_on(async {
+            let mut send = http2::connect(pair.client.outbound).await;
+            let request = http::Request::post("http://web/")
+                .header("content-type", content_type)
+                .body(())
+                .expect("valid");
+            let (response, mut body) = send.send_request(request, false).expect("sends");
+            // More than is kept for another try.
+            let part = Bytes::from(vec![0; 40_000]);
+            body.send_data(part.clone(), false).expect("sends");
+            body.send_data(part, false).expect("sends");
+            let head = response.await.expect("an answer").into_parts().0;
+            match content_type {
+                "text/plain" => assert_eq!(head.status, 502),
+                _ => assert_eq!(head.headers["grpc-status"], "14"),
+            }
+            assert!(head.headers.contains_key("l5d-proxy-error"));
+        });
     }
 }
 
