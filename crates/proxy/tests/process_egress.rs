@@ -72,14 +72,27 @@ fn tls_route(name: &str, sni: sni_match::Match, to: SocketAddr, forbidden: bool)
 
 /// A ClientHello that asks for a name.
 fn hello(name: &str) -> Vec<u8> {
-    let short = |n: usize| u8::try_from(n).expect("short");
     let n = name.len();
     let mut sni = vec![0, 0, 0, short(n + 5), 0, short(n + 3), 0, 0, short(n)];
     sni.extend(name.bytes());
+    hello_with(sni)
+}
+
+/// A ClientHello that asks for nobody.
+fn nameless_hello() -> Vec<u8> {
+    // Supported versions: TLS 1.3.
+    hello_with(vec![0, 43, 0, 3, 2, 3, 4])
+}
+
+fn short(n: usize) -> u8 {
+    u8::try_from(n).expect("short")
+}
+
+fn hello_with(extensions: Vec<u8>) -> Vec<u8> {
     let mut body = vec![3, 3];
     body.extend([7; 32]);
-    body.extend([0, 0, 2, 0x13, 1, 1, 0, 0, short(sni.len())]);
-    body.extend(sni);
+    body.extend([0, 0, 2, 0x13, 1, 1, 0, 0, short(extensions.len())]);
+    body.extend(extensions);
     let mut hello = vec![1, 0, 0, short(body.len())];
     hello.extend(body);
     let mut record = vec![22, 3, 1, 0, short(hello.len())];
@@ -136,6 +149,68 @@ fn tls_routes_are_taken_by_server_name() {
     let plain = "GET / HTTP/1.1\r\nhost: www.example.com\r\n\r\n";
     assert!(client.send(plain).closed(), "no TLS");
     assert_eq!(exact.connections().len() + below.connections().len(), 2);
+}
+
+#[test]
+fn a_hello_without_a_name_takes_only_a_route_without_names() {
+    let app = Echo::tcp(([127, 0, 0, 1], 0), Behavior::default());
+    let named = || sni_match::Match::Exact("www.example.com".into());
+    let mut any = tls_route("any", named(), app.addr(), false);
+    any.snis.clear();
+    for (routes, served) in [
+        (vec![tls_route("exact", named(), app.addr(), false)], false),
+        (vec![any], true),
+    ] {
+        let control = ControlPlane::start();
+        let tls = proxy_protocol::Kind::Tls(proxy_protocol::Tls { routes });
+        control.set_outbound(CLUSTER_IP, egress(tls));
+        let proxy = outbound(&control, &[]);
+        let bytes = nameless_hello();
+        let mut client = Client::connect(proxy.outbound);
+        client.send(&bytes);
+        match served {
+            true => assert_eq!(client.exactly(bytes.len()), bytes),
+            false => assert!(client.closed()),
+        }
+    }
+    assert_eq!(app.connections().len(), 1);
+}
+
+#[test]
+fn a_tls_or_opaque_route_with_other_than_one_rule_makes_the_policy_invalid() {
+    let app = Echo::tcp(([127, 0, 0, 1], 0), Behavior::default());
+    let tls = |rules: usize| {
+        let name = sni_match::Match::Exact("www.example.com".into());
+        let mut route = tls_route("exact", name, app.addr(), false);
+        route.rules = vec![route.rules[0].clone(); rules];
+        let routes = vec![route];
+        egress(proxy_protocol::Kind::Tls(proxy_protocol::Tls { routes }))
+    };
+    let opaque = |rules: usize| {
+        let mut route = objects::opaque_route(forward(app.addr()));
+        route.rules = vec![route.rules[0].clone(); rules];
+        let routes = vec![route];
+        egress(proxy_protocol::Kind::Opaque(proxy_protocol::Opaque {
+            routes,
+        }))
+    };
+    for (name, policy) in [
+        ("a TLS route with two rules", tls(2)),
+        ("a TLS route without a rule", tls(0)),
+        ("an opaque route with two rules", opaque(2)),
+        ("an opaque route without a rule", opaque(0)),
+    ] {
+        let control = ControlPlane::start();
+        control.set_outbound(CLUSTER_IP, policy);
+        let proxy = outbound(&control, &[]);
+        let mut client = Client::connect(proxy.outbound);
+        assert!(client.send(hello("www.example.com")).closed(), "{name}");
+        let answer = get(proxy.outbound, "/", "www.example.com");
+        assert_eq!(answer.status(), 500, "{name}");
+        let error = answer.header("l5d-proxy-error");
+        assert_eq!(error, Some("invalid client policy configuration"), "{name}");
+    }
+    assert!(app.connections().is_empty());
 }
 
 #[test]
