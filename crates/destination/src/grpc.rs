@@ -3,6 +3,7 @@
 
 use std::{
     convert::Infallible,
+    net::IpAddr,
     sync::Arc,
     task,
     time::{Duration, Instant},
@@ -190,7 +191,7 @@ impl Inner {
         let client = Some(token.namespace.as_str()).filter(|namespace| !namespace.is_empty());
         if let Some(ip) = authority.ip() {
             self.synced().await?;
-            return self.at_address(self.local.address(ip, port), port, client, &invalid);
+            return self.address_profile(ip, port, client, &invalid);
         }
         let domain = &self.local.config().cluster_domain;
         let name = ServiceName::parse(&authority.host, domain).ok_or_else(invalid)?;
@@ -204,25 +205,25 @@ impl Inner {
                     NoService::Unknown => not_found(&id),
                     NoService::ExternalName => invalid(),
                 })?;
-                let found = self.local.instance(&id, &hostname, port).ok_or_else(|| {
+                let stream = self.local.instance(&id, &hostname, port).ok_or_else(|| {
                     let ObjectId { namespace, name } = &id;
                     Status::not_found(format!(
                         "no pod found in Service {name}.{namespace} for hostname {hostname}"
                     ))
                 })?;
-                self.at_address(found, port, client, &invalid)
+                Ok(self.serve_profile(stream))
             }
         }
     }
 
-    fn at_address(
+    fn address_profile(
         &self,
-        found: AtAddress,
+        ip: IpAddr,
         port: u16,
         client: Option<&str>,
         invalid: &dyn Fn() -> Status,
     ) -> Result<ByteStream, Status> {
-        match found {
+        match self.local.address(ip, port) {
             AtAddress::Service(id) => self.service_profile(&id, port, None, client, invalid),
             AtAddress::Profile(stream) => Ok(self.serve_profile(stream)),
             AtAddress::Conflict(message) => Err(Status::failed_precondition(message)),

@@ -5,7 +5,8 @@
 //! EndpointSlice ─targetRef→ Pod ─owner→ ReplicaSet, Job      Node (zone of a client)
 //!      │service-name          │labels, ports
 //!   Service ←─name── ServiceProfile   Server (opaque ports)   ExternalWorkload ←─ EndpointSlice
-//!      └ views: endpoints by (Service, port), profiles by (Service, port, client), by (IP, port)
+//!      └ views: endpoints by (Service, port), profiles by (Service, port, client), by (Service,
+//!        hostname, port), by (IP, port)
 //! ```
 //!
 //! An object changes its own records, notes in [`Dirty`] which Services and addresses may look
@@ -112,10 +113,14 @@ impl Index {
             for (key, view) in self.views.profiles_of(id) {
                 view.publish(self.service_profile(id, &key));
             }
+            for (key, view) in self.views.instances_of(id) {
+                let now = self.instance_profile(id, &key);
+                view.publish(now.unwrap_or_else(|| self.bare_again(&view.now().value)));
+            }
         }
         for ip in dirty.addresses {
-            for (key, view) in self.views.addresses_of(ip) {
-                view.publish(self.address_profile(ip, &key));
+            for (port, view) in self.views.addresses_of(ip) {
+                view.publish(self.address_profile(ip, port));
             }
         }
     }

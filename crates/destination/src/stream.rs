@@ -18,7 +18,7 @@ use crate::{
     intern::{Name, ObjectId},
     metrics::Metrics,
     view::{
-        AddressKey, AddressView, Base, Encode, Encoded, EndpointsView, Messages, Profile,
+        AddressView, Base, Encode, Encoded, EndpointsView, InstanceKey, Messages, Profile,
         ProfileKey, ProfileView, Snapshot, ValueView, ViewKey,
     },
 };
@@ -215,10 +215,7 @@ impl Discovery {
             last: None,
             seen: None,
             missed: 0,
-            watching: Watching {
-                index: self.index.clone(),
-                key: ViewKey::Endpoints(id.clone(), port),
-            },
+            watching: self.watching(ViewKey::Endpoints(id.clone(), port)),
             view,
         }
     }
@@ -256,45 +253,27 @@ impl Discovery {
                 last: None,
             },
             missed: 0,
-            watching: Watching {
-                index: self.index.clone(),
-                key: ViewKey::Profile(id.clone(), key),
-            },
+            watching: self.watching(ViewKey::Profile(id.clone(), key)),
         })
     }
 
     /// What stands behind an address.
     pub fn address(&self, ip: IpAddr, port: u16) -> AtAddress {
-        self.address_view(ip, AddressKey { port, pod: None })
-    }
-
-    /// What one instance of a Service is; none if there is no such instance, or nothing is known of
-    /// its pod.
-    pub fn instance(&self, service: &ObjectId, hostname: &str, port: u16) -> Option<AtAddress> {
-        let (pod, ip) = self.index.lock().instance(service, hostname)?;
-        let pod = Some(pod);
-        Some(self.address_view(ip, AddressKey { port, pod }))
-    }
-
-    fn address_view(&self, ip: IpAddr, key: AddressKey) -> AtAddress {
         let mut index = self.index.lock();
-        let view: Arc<AddressView> = match index.views.hold_address(ip, &key) {
+        let view: Arc<AddressView> = match index.views.hold_address(ip, port) {
             Some(view) => view,
-            None => match index.address_profile(ip, &key) {
+            None => match index.address_profile(ip, port) {
                 Resolved::Service(id) => return AtAddress::Service(id),
                 Resolved::Conflict(conflict) => return AtAddress::Conflict(conflict),
                 resolved @ Resolved::Profile(_) => {
                     let metrics = index.views.metrics.workload();
                     let view = Arc::new(ValueView::new(resolved, metrics));
-                    index.views.add_address(ip, key.clone(), view.clone());
+                    index.views.add_address(ip, port, view.clone());
                     view
                 }
             },
         };
-        let watching = Watching {
-            index: self.index.clone(),
-            key: ViewKey::Address(ip, key),
-        };
+        let watching = self.watching(ViewKey::Address(ip, port));
         let value = view.follow();
         drop(index);
         let resolved = value.borrow().clone();
@@ -306,6 +285,42 @@ impl Discovery {
                 missed: 0,
                 watching,
             }),
+        }
+    }
+
+    /// The profile of one instance of a Service, wherever its pod is; none if there is no such
+    /// instance, or nothing is known of its pod.
+    pub fn instance(&self, service: &ObjectId, hostname: &str, port: u16) -> Option<ProfileStream> {
+        let mut index = self.index.lock();
+        let hostname = hostname.into();
+        let key = InstanceKey { hostname, port };
+        // One that is watched may have gone meanwhile.
+        let resolved = index.instance_profile(service, &key)?;
+        let view: Arc<AddressView> = match index.views.hold_instance(service, &key) {
+            Some(view) => view,
+            None => {
+                let metrics = index.views.metrics.workload();
+                let view = Arc::new(ValueView::new(resolved, metrics));
+                index
+                    .views
+                    .add_instance(service.clone(), key.clone(), view.clone());
+                view
+            }
+        };
+        Some(ProfileStream {
+            source: Source::Address {
+                value: view.follow(),
+                last: None,
+            },
+            missed: 0,
+            watching: self.watching(ViewKey::Instance(service.clone(), key)),
+        })
+    }
+
+    fn watching(&self, key: ViewKey) -> Watching {
+        Watching {
+            index: self.index.clone(),
+            key,
         }
     }
 }
@@ -442,7 +457,7 @@ impl ProfileStream {
     pub fn service(&self) -> Option<(&str, u16)> {
         match &self.watching.key {
             ViewKey::Profile(_, key) => Some((&key.name, key.port)),
-            ViewKey::Endpoints(..) | ViewKey::Address(..) => None,
+            ViewKey::Endpoints(..) | ViewKey::Instance(..) | ViewKey::Address(..) => None,
         }
     }
 

@@ -106,12 +106,11 @@ pub struct ServiceProfile {
     pub spec: Option<Arc<Spec>>,
 }
 
-/// Which profile of an address is asked for.
+/// Which instance of a Service is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct AddressKey {
+pub struct InstanceKey {
+    pub hostname: Name,
     pub port: u16,
-    /// The pod that was asked for by name, whatever else has its address.
-    pub pod: Option<ObjectId>,
 }
 
 /// Who asks for a Service's profile, and how.
@@ -155,7 +154,8 @@ trait Measured {
 pub(crate) struct Views {
     endpoints: AHashMap<ObjectId, AHashMap<u16, Held<EndpointsView>>>,
     profiles: AHashMap<ObjectId, AHashMap<ProfileKey, Held<ProfileView>>>,
-    addresses: AHashMap<IpAddr, AHashMap<AddressKey, Held<AddressView>>>,
+    instances: AHashMap<ObjectId, AHashMap<InstanceKey, Held<AddressView>>>,
+    addresses: AHashMap<IpAddr, AHashMap<u16, Held<AddressView>>>,
     pub(crate) metrics: Metrics,
 }
 
@@ -164,7 +164,8 @@ pub(crate) struct Views {
 pub(crate) enum ViewKey {
     Endpoints(ObjectId, u16),
     Profile(ObjectId, ProfileKey),
-    Address(IpAddr, AddressKey),
+    Instance(ObjectId, InstanceKey),
+    Address(IpAddr, u16),
 }
 
 // === impl EndpointsView ===
@@ -342,6 +343,10 @@ impl<T: PartialEq> ValueView<T> {
         }
     }
 
+    pub(crate) fn now(&self) -> Arc<Encoded<T>> {
+        self.value.borrow().clone()
+    }
+
     pub(crate) fn follow(&self) -> watch::Receiver<Arc<Encoded<T>>> {
         self.value.subscribe()
     }
@@ -371,6 +376,7 @@ impl Views {
         Self {
             endpoints: AHashMap::new(),
             profiles: AHashMap::new(),
+            instances: AHashMap::new(),
             addresses: AHashMap::new(),
             metrics,
         }
@@ -384,7 +390,11 @@ impl Views {
         of(&self.profiles, id)
     }
 
-    pub(crate) fn addresses_of(&self, ip: IpAddr) -> Vec<(AddressKey, Arc<AddressView>)> {
+    pub(crate) fn instances_of(&self, id: &ObjectId) -> Vec<(InstanceKey, Arc<AddressView>)> {
+        of(&self.instances, id)
+    }
+
+    pub(crate) fn addresses_of(&self, ip: IpAddr) -> Vec<(u16, Arc<AddressView>)> {
         of(&self.addresses, &ip)
     }
 
@@ -404,12 +414,16 @@ impl Views {
         hold(&mut self.profiles, id, key)
     }
 
-    pub(crate) fn hold_address(
+    pub(crate) fn hold_instance(
         &mut self,
-        ip: IpAddr,
-        key: &AddressKey,
+        id: &ObjectId,
+        key: &InstanceKey,
     ) -> Option<Arc<AddressView>> {
-        hold(&mut self.addresses, &ip, key)
+        hold(&mut self.instances, id, key)
+    }
+
+    pub(crate) fn hold_address(&mut self, ip: IpAddr, port: u16) -> Option<Arc<AddressView>> {
+        hold(&mut self.addresses, &ip, &port)
     }
 
     pub(crate) fn add_endpoints(&mut self, id: ObjectId, port: u16, view: Arc<EndpointsView>) {
@@ -425,9 +439,17 @@ impl Views {
         self.profiles.entry(id).or_default().insert(key, (1, view));
     }
 
-    pub(crate) fn add_address(&mut self, ip: IpAddr, key: AddressKey, view: Arc<AddressView>) {
+    pub(crate) fn add_instance(&mut self, id: ObjectId, key: InstanceKey, view: Arc<AddressView>) {
         view.metrics.watchers(1);
-        self.addresses.entry(ip).or_default().insert(key, (1, view));
+        self.instances.entry(id).or_default().insert(key, (1, view));
+    }
+
+    pub(crate) fn add_address(&mut self, ip: IpAddr, port: u16, view: Arc<AddressView>) {
+        view.metrics.watchers(1);
+        self.addresses
+            .entry(ip)
+            .or_default()
+            .insert(port, (1, view));
     }
 
     /// A watcher left; the view goes with the last one.
@@ -435,13 +457,17 @@ impl Views {
         match key {
             ViewKey::Endpoints(id, port) => release(&mut self.endpoints, id, port),
             ViewKey::Profile(id, key) => release(&mut self.profiles, id, key),
-            ViewKey::Address(ip, key) => release(&mut self.addresses, ip, key),
+            ViewKey::Instance(id, key) => release(&mut self.instances, id, key),
+            ViewKey::Address(ip, port) => release(&mut self.addresses, ip, port),
         }
     }
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.endpoints.is_empty() && self.profiles.is_empty() && self.addresses.is_empty()
+        self.endpoints.is_empty()
+            && self.profiles.is_empty()
+            && self.instances.is_empty()
+            && self.addresses.is_empty()
     }
 }
 

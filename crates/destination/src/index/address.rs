@@ -1,13 +1,14 @@
 //! From an address to what stands behind it: a Service by its cluster IP, a pod by its own IP or
-//! a port of its host, an ExternalWorkload, or something unknown.
+//! a port of its host, an ExternalWorkload, or something unknown. And from the hostname of a
+//! Service's instance to its pod.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::Index;
 use crate::{
     endpoint::{Endpoint, Labels, Target},
-    intern::ObjectId,
-    view::{AddressKey, Profile},
+    intern::{Name, ObjectId},
+    view::{InstanceKey, Profile},
 };
 
 /// What an address is.
@@ -21,13 +22,7 @@ pub enum Resolved {
 
 impl Index {
     /// What an address and port are, right now.
-    pub(crate) fn address_profile(&mut self, ip: IpAddr, key: &AddressKey) -> Resolved {
-        let port = key.port;
-        if let Some(id) = &key.pod
-            && let Some((endpoint, opaque)) = self.named_pod(id, SocketAddr::new(ip, port))
-        {
-            return Resolved::Profile(Box::new(Profile::endpoint(endpoint, opaque)));
-        }
+    pub(crate) fn address_profile(&mut self, ip: IpAddr, port: u16) -> Resolved {
         match self.services.with_ip(ip) {
             [] => {}
             [service] => return Resolved::Service(service.clone()),
@@ -91,14 +86,6 @@ impl Index {
         }
     }
 
-    /// A pod somebody asked for by name: unlike those looked for by address it may share its host's
-    /// network or be on its way out, but not be done.
-    fn named_pod(&mut self, id: &ObjectId, addr: SocketAddr) -> Option<(Endpoint, bool)> {
-        let pod = self.pods.get(id).filter(|pod| pod.runs_at(addr.ip()))?;
-        let (endpoint, opaque) = self.pod_endpoint(id, pod, addr);
-        Some((self.in_namespace(id, endpoint), opaque))
-    }
-
     /// Outside of a set, an endpoint says itself which namespace it is in.
     fn in_namespace(&mut self, id: &ObjectId, endpoint: Endpoint) -> Endpoint {
         let namespace = (self.names.get("namespace"), id.namespace.clone());
@@ -106,21 +93,56 @@ impl Index {
         Endpoint { labels, ..endpoint }
     }
 
-    /// The pod that a Service's endpoint with that hostname refers to, and its address.
-    pub(crate) fn instance(
-        &self,
+    /// The pod that a Service's endpoint with that hostname refers to. Unlike one that is looked for
+    /// by its address it may share its host's network or be on its way out; one that is done is
+    /// only an address. None if there is no such instance, or nothing is known of its pod.
+    pub(crate) fn instance_profile(
+        &mut self,
         service: &ObjectId,
-        hostname: &str,
-    ) -> Option<(ObjectId, IpAddr)> {
-        let groups = self
-            .slices
-            .of(service)
-            .flat_map(|slice| slice.groups.iter());
-        let mut members = groups.flat_map(|group| group.members.iter());
-        let member = members.find(|member| member.hostname.as_deref() == Some(hostname))?;
-        match &member.target {
-            Target::Pod(id) => Some((id.clone(), self.pods.get(id)?.first_ip()?)),
-            _ => None,
+        key: &InstanceKey,
+    ) -> Option<Resolved> {
+        self.services.get(service)?;
+        let id = self.instance(service, &key.hostname)?;
+        let pod = self.pods.get(&id)?;
+        let addr = SocketAddr::new(pod.first_ip()?, key.port);
+        if pod.is_finished() {
+            return Some(self.nobody_at(addr));
         }
+        let (endpoint, opaque) = self.pod_endpoint(&id, pod, addr);
+        let endpoint = self.in_namespace(&id, endpoint);
+        Some(Resolved::Profile(Box::new(Profile::endpoint(
+            endpoint, opaque,
+        ))))
+    }
+
+    fn instance(&self, service: &ObjectId, hostname: &Name) -> Option<ObjectId> {
+        let slices = self.slices.of(service);
+        let groups = slices.flat_map(|slice| slice.groups.iter());
+        let mut members = groups.flat_map(|group| group.members.iter());
+        match &members
+            .find(|member| member.hostname.as_ref() == Some(hostname))?
+            .target
+        {
+            Target::Pod(id) => Some(id.clone()),
+            Target::ExternalWorkload(_) | Target::Address => None,
+        }
+    }
+
+    /// What is left of something at an address when that has gone.
+    pub(crate) fn bare_again(&self, last: &Resolved) -> Resolved {
+        match last {
+            Resolved::Profile(profile) => match &**profile {
+                Profile::Endpoint { endpoint, .. } => self.nobody_at(endpoint.addr),
+                Profile::Service(_) | Profile::Undefined => last.clone(),
+            },
+            Resolved::Service(_) | Resolved::Conflict(_) => last.clone(),
+        }
+    }
+
+    /// An address of which nothing is known.
+    fn nobody_at(&self, addr: SocketAddr) -> Resolved {
+        let opaque = self.config.default_opaque_ports.contains(addr.port());
+        let endpoint = Endpoint::bare(addr);
+        Resolved::Profile(Box::new(Profile::endpoint(endpoint, opaque)))
     }
 }

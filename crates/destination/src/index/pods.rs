@@ -104,9 +104,8 @@ impl PodRecord {
         self.facts.ips.first().copied()
     }
 
-    /// Whether the address is its own and it is not done.
-    pub(super) fn runs_at(&self, ip: IpAddr) -> bool {
-        self.facts.life != Life::Finished && self.facts.ips.contains(&ip)
+    pub(super) fn is_finished(&self) -> bool {
+        self.facts.life == Life::Finished
     }
 
     fn declares(&self, name: &str, port: u16) -> bool {

@@ -70,11 +70,7 @@ fn service_profile(world: &World, port: u16, client: Option<&str>) -> Subscriber
 
 fn at(world: &World, ip: &str, port: u16) -> Result<Subscriber, String> {
     let ip = ip.parse::<IpAddr>().expect("an address");
-    profile_of(world, world.discovery.address(ip, port))
-}
-
-fn profile_of(world: &World, found: AtAddress) -> Result<Subscriber, String> {
-    match found {
+    match world.discovery.address(ip, port) {
         AtAddress::Profile(stream) => Ok(Subscriber::new(stream, world)),
         AtAddress::Service(id) => Err(format!("service {id}")),
         AtAddress::Conflict(message) => Err(message),

@@ -367,7 +367,7 @@ fn instances_by_hostname() {
         ("web-2", None),
     ] {
         let found = world.discovery.instance(&id, hostname, 80);
-        let found = found.map(|it| profile_of(&world, it).expect("a profile").endpoint());
+        let found = found.map(|it| Subscriber::new(it, &world).endpoint());
         assert_eq!(found, expected, "{hostname}");
     }
     // Only ready instances are endpoints.
@@ -419,17 +419,46 @@ fn an_instance_is_its_pod() {
         world.apply("EndpointSlice", slice("web-1", &[named]));
         world.apply("Pod", with(pod("a", "10.1.0.1"), extra));
         let found = world.discovery.instance(&id, "web-0", 80);
-        let mut client = profile_of(&world, found.expect("an instance")).expect("a profile");
+        let client = Subscriber::new(found.expect("an instance"), &world);
         assert_eq!(client.endpoint(), *expected, "{name}");
-        world.delete("Pod", "a");
-        client.catch_up(&world);
-        assert_eq!(client.endpoint(), bare, "{name}: its pod is gone");
-        world.apply("Pod", pod("b", "10.1.0.1"));
-        client.catch_up(&world);
-        assert_eq!(client.endpoint(), meshed, "{name}: another has its address");
         drop(client);
         assert!(world.discovery.index().lock().views.is_empty(), "{name}");
     }
+}
+
+/// An instance keeps its name when its pod gets another address; while it has no pod there is only
+/// the address that was.
+#[test]
+fn an_instance_is_followed_to_its_next_pod() {
+    let world = World::new();
+    let id = ObjectId::new("ns", "web");
+    let named = |pod: &str, ip: &str| with(to_pod(pod, ip), json!({"hostname": "web-0"}));
+    let meshed = |ip: &str| format!("{ip}:80 hint=h2 dns={IDENTITY} sni={IDENTITY}");
+    let bare = |ip: &str| format!("{ip}:80");
+    world.apply("Service", service("None"));
+    world.apply("EndpointSlice", slice("web-1", &[named("a", "10.1.0.1")]));
+    world.apply("Pod", pod("a", "10.1.0.1"));
+    let found = world.discovery.instance(&id, "web-0", 80);
+    let mut client = Subscriber::new(found.expect("an instance"), &world);
+    assert_eq!(client.endpoint(), meshed("10.1.0.1"));
+    let mut expect = |what: &str, expected: String| {
+        assert!(client.catch_up(&world), "{what}");
+        assert_eq!(client.endpoint(), expected, "{what}");
+    };
+    world.delete("Pod", "a");
+    expect("its pod is gone", bare("10.1.0.1"));
+    assert!(world.discovery.instance(&id, "web-0", 80).is_none());
+    world.apply("Pod", pod("a", "10.1.0.2"));
+    expect("a pod of the same name elsewhere", meshed("10.1.0.2"));
+    world.apply("Pod", pod("b", "10.1.0.3"));
+    world.apply("EndpointSlice", slice("web-1", &[named("b", "10.1.0.3")]));
+    expect("another pod has the hostname", meshed("10.1.0.3"));
+    world.delete("EndpointSlice", "web-1");
+    expect("nobody has the hostname", bare("10.1.0.3"));
+    world.apply("EndpointSlice", slice("web-1", &[named("b", "10.1.0.3")]));
+    expect("somebody has it again", meshed("10.1.0.3"));
+    world.delete("Service", "web");
+    expect("a Service that is gone has no instances", bare("10.1.0.3"));
 }
 
 /// A client that asks for the address does not see what one sees that asks for the instance.
@@ -444,7 +473,7 @@ fn an_instance_and_its_address_are_told_apart() {
     let by_address = at(&world, "10.1.0.1", 80).expect("a profile");
     let id = ObjectId::new("ns", "web");
     let instance = world.discovery.instance(&id, "web-0", 80);
-    let instance = profile_of(&world, instance.expect("an instance")).expect("a profile");
+    let instance = Subscriber::new(instance.expect("an instance"), &world);
     assert_eq!(by_address.endpoint(), "10.1.0.1:80");
     assert!(instance.endpoint().contains("dns="));
 }
