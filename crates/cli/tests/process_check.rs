@@ -1,8 +1,15 @@
 //! `check` and `version` through the program: selection, formats, the version server, extensions.
 
-use cluster::{Ran, api_server, holding, linkerd, linkerd_with};
+use cluster::{Ran, api_server, command, holding, linkerd, linkerd_with};
 use serde_json::{Value, json};
-use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::Stdio,
+};
 
 #[path = "process_bad_input/cluster.rs"]
 mod cluster;
@@ -154,6 +161,26 @@ fn the_version_server_of_the_flag_is_asked() {
         ],
     );
     assert!(!skipped.out.contains(newer), "{}", skipped.out);
+}
+
+/// Whoever follows the output sees how far it got, and keeps it when the run is ended.
+#[test]
+fn results_are_seen_while_checks_are_waited_for() {
+    let server = holding(vec![config("disableHeartBeat: true\n")]);
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut child = command(server, dir.path(), &["check", "--wait=10m"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("linkerd starts");
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    // No pod of the control plane is there: the next check is tried for ten minutes.
+    let seen = lines
+        .map_while(Result::ok)
+        .find(|line| line == "√ no unschedulable pods");
+    assert!(seen.is_some(), "the row before the one that waits");
+    assert!(child.try_wait().expect("ours").is_none(), "it still waits");
+    child.kill().expect("ours");
+    child.wait().expect("ours");
 }
 
 fn extension(dir: &Path, name: &str, script: &str) {

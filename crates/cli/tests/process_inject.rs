@@ -1,8 +1,15 @@
 //! `inject` with its flags: each becomes its annotation, and the report tells what was done.
 
 use cluster::{Ran, linkerd, linkerd_with, objects};
+use linkerd_testkit::ca::Ca;
 use serde_json::{Value, json};
-use std::{fs, net::SocketAddr};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+};
+use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 #[path = "process_bad_input/cluster.rs"]
 mod cluster;
@@ -221,7 +228,7 @@ fn deprecated_flags_are_named() {
         notices,
         [
             "Flag --proxy-cpu has been deprecated, use --proxy-cpu-request instead",
-            "Flag --init-image-version has been deprecated, the init program is part of the proxy's image",
+            "Flag --init-image-version has been deprecated, use --set proxyInit.image.version instead",
         ]
     );
     assert_eq!(ran.code, 0);
@@ -308,4 +315,87 @@ fn a_folder_is_read_in_lexical_order() {
     let place = format!("Error: {}: document 1 is not valid YAML", broken.display());
     assert!(ran.err.starts_with(&place), "{}", ran.err);
     assert_eq!((ran.code, ran.out.as_str()), (1, ""));
+}
+
+/// Answers each path of `https://localhost:PORT` with what stands after the status line's number.
+fn https(ca: &Ca) -> u16 {
+    let leaf = ca.leaf("localhost");
+    let config = ServerConfig::builder_with_provider(linkerd_tls::provider())
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(leaf.chain, leaf.key)
+        .expect("a certificate");
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let connection = ServerConnection::new(Arc::clone(&config)).expect("a connection");
+            let mut stream = BufReader::new(StreamOwned::new(connection, stream));
+            let mut line = String::new();
+            if stream.read_line(&mut line).is_err() {
+                continue;
+            }
+            let answer = match line.split(' ').nth(1).unwrap_or_default() {
+                "/app.yaml" => format!("200 OK\r\ncontent-length: {}\r\n\r\n{WEB}", WEB.len()),
+                "/moved" => {
+                    "302 Found\r\nlocation: /app.yaml\r\ncontent-length: 0\r\n\r\n".to_owned()
+                }
+                "/out" => "302 Found\r\nlocation: http://127.0.0.1/\r\ncontent-length: 0\r\n\r\n"
+                    .to_owned(),
+                "/round" => "302 Found\r\nlocation: /round\r\ncontent-length: 0\r\n\r\n".to_owned(),
+                _ => "404 Not Found\r\ncontent-length: 0\r\n\r\n".to_owned(),
+            };
+            let stream = stream.get_mut();
+            let _ = stream.write_all(format!("HTTP/1.1 {answer}").as_bytes());
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
+        }
+    });
+    port
+}
+
+#[test]
+fn manifests_come_from_https() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let ca = Ca::root("root.example");
+    let roots = dir.path().join("roots.pem");
+    fs::write(&roots, ca.pem()).expect("ours");
+    let port = https(&ca);
+    let nobody: SocketAddr = "127.0.0.1:1".parse().expect("an address");
+    let base = format!("https://localhost:{port}");
+    for (path, error) in [
+        ("/app.yaml", String::new()),
+        ("/moved", String::new()),
+        (
+            "/missing",
+            format!(
+                "Error: unable to read URL \"{base}/missing\", server reported 404 Not Found, status code=404\n"
+            ),
+        ),
+        ("/out", "Error: only HTTPS URLs are allowed\n".to_owned()),
+        (
+            "/round",
+            format!("Error: unable to read URL \"{base}/round\", more than 5 redirects\n"),
+        ),
+    ] {
+        let url = format!("{base}{path}");
+        let variables = [("SSL_CERT_FILE", roots.to_str().expect("UTF-8"))];
+        let ran = linkerd_with(
+            nobody,
+            &["inject", "--ignore-cluster", &url],
+            "",
+            &variables,
+        );
+        if error.is_empty() {
+            assert_eq!(
+                (ran.code, ran.err.as_str()),
+                (0, "\ndeployment \"web\" injected\n\n"),
+                "{path}"
+            );
+        } else {
+            assert_eq!((ran.code, ran.err), (1, error), "{path}");
+        }
+    }
 }

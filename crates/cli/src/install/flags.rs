@@ -326,12 +326,12 @@ impl ProxyFlags {
             ),
             (
                 "init-image",
-                "the init program is part of the proxy's image",
+                "use --set proxyInit.image.name instead",
                 self.init_image.is_some(),
             ),
             (
                 "init-image-version",
-                "the init program is part of the proxy's image",
+                "use --set proxyInit.image.version instead",
                 self.init_image_version.is_some(),
             ),
         ]

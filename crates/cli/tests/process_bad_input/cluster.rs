@@ -7,6 +7,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
     process::{Command, Stdio},
     sync::Arc,
 };
@@ -156,19 +157,7 @@ pub(crate) fn linkerd_with(
     variables: &[(&str, &str)],
 ) -> Ran {
     let dir = tempfile::tempdir().expect("a directory");
-    let kubeconfig = dir.path().join("kubeconfig");
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": format!("http://{server}")}}],
-        "users": [{"name": "c", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-    });
-    fs::write(&kubeconfig, config.to_string()).expect("written");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_linkerd"))
-        .args(args)
-        .env_clear()
-        .env("PATH", "/nowhere")
-        .env("KUBECONFIG", &kubeconfig)
+    let mut child = command(server, dir.path(), args)
         .envs(variables.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -184,6 +173,25 @@ pub(crate) fn linkerd_with(
         out: String::from_utf8(output.stdout).expect("UTF-8"),
         err: String::from_utf8(output.stderr).expect("UTF-8"),
     }
+}
+
+/// The program with a kubeconfig, kept in `dir`, for that API server.
+pub(crate) fn command(server: SocketAddr, dir: &Path, args: &[&str]) -> Command {
+    let kubeconfig = dir.join("kubeconfig");
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{server}")}}],
+        "users": [{"name": "c", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+    });
+    fs::write(&kubeconfig, config.to_string()).expect("written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linkerd"));
+    command
+        .args(args)
+        .env_clear()
+        .env("PATH", "/nowhere")
+        .env("KUBECONFIG", &kubeconfig);
+    command
 }
 
 #[track_caller]

@@ -193,13 +193,10 @@ fn what_is_on_its_way_out_is_told() {
         ("--proxy-cpu 1", "use --proxy-cpu-request instead"),
         ("--proxy-memory 1", "use --proxy-memory-request instead"),
         ("--proxy-version 1", "use --set proxy.image.version instead"),
-        (
-            "--init-image a",
-            "the init program is part of the proxy's image",
-        ),
+        ("--init-image a", "use --set proxyInit.image.name instead"),
         (
             "--init-image-version a",
-            "the init program is part of the proxy's image",
+            "use --set proxyInit.image.version instead",
         ),
     ] {
         let words = std::iter::once("install").chain(flags.split_whitespace());
