@@ -150,8 +150,9 @@ const OPTIONAL: [&str; 15] = [
     "proxy.runtime.workers.maximumCPURatio",
 ];
 /// Mappings whose keys are the user's.
-const OPEN: [&str; 12] = [
+const OPEN: [&str; 11] = [
     "deploymentStrategy",
+    "updateStrategy",
     "nodeSelector",
     "namespaceSelector",
     "objectSelector",
@@ -161,8 +162,6 @@ const OPEN: [&str; 12] = [
     "inbound",
     "outbound",
     "resources",
-    "livenessProbe",
-    "readinessProbe",
 ];
 
 /// Keys of the overrides that no template reads.
@@ -256,6 +255,13 @@ mod tests {
                 Some((
                     "identity.issuer.tls.crtPem",
                     Some("identity.issuer.tls.crtPEM"),
+                )),
+            ),
+            (
+                "proxy.livenessProbe.timeoutSecond=2",
+                Some((
+                    "proxy.livenessProbe.timeoutSecond",
+                    Some("proxy.livenessProbe.timeoutSeconds"),
                 )),
             ),
             ("proxy.somethingElse=1", Some(("proxy.somethingElse", None))),

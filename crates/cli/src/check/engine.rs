@@ -205,16 +205,14 @@ impl Plan {
 
     /// The first name to skip or to run that no category and no check has.
     pub fn unknown_name<F>(&self, categories: &[Category<F>]) -> Option<&str> {
-        let known = |name: &&String| {
+        let known = |name: &str| {
             categories.iter().any(|category| {
                 let mut checks = category.checks.iter();
-                *name == category.id || checks.any(|check| *name == check.anchor)
+                name == category.id || checks.any(|check| name == check.anchor)
             })
         };
-        let names = self.skip.iter().chain(&self.only);
-        names
-            .map(|name| (name, known(&name)))
-            .find_map(|(name, known)| (!known).then_some(name.as_str()))
+        let mut names = self.skip.iter().chain(&self.only).map(String::as_str);
+        names.find(|name| !known(name))
     }
 }
 
