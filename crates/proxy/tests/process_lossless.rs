@@ -3,6 +3,8 @@
 
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/http2.rs"]
+mod http2;
 
 use std::{
     io::{Read, Write},
@@ -14,7 +16,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, SERVICE, get, http_echo, raw_app};
+use harness::{
+    CLUSTER_IP, Client, DEADLINE, Pair, Proxy, SERVICE, block_on, get, http_echo, raw_app,
+};
 use linkerd_proxy::socket::OrigDst;
 use linkerd_testkit::{
     control_plane::{ControlPlane, objects},
@@ -129,6 +133,67 @@ fn it_can_be_switched_off() {
     }
     assert!(refused > 0);
     assert!(resends(&pair.client, "unreachable") < 0.5);
+}
+
+/// Calls over one HTTP/2 connection, one after the other; gives their codes.
+fn calls(at: SocketAddr, times: usize) -> Vec<String> {
+    block_on(async {
+        let mut send = http2::connect(at).await;
+        let mut codes = Vec::new();
+        for _ in 0..times {
+            let request = http::Request::post("http://web/svc/Method")
+                .header("content-type", "application/grpc")
+                .header("te", "trailers")
+                .body(())
+                .expect("valid");
+            let body = [Bytes::from_static(b"message")];
+            // An answer of a closing class ends the connection behind it.
+            let got = match http2::call(&mut send, request, &body).await {
+                Ok(got) => got,
+                Err(_) => {
+                    send = http2::connect(at).await;
+                    continue;
+                }
+            };
+            let code = got.head.headers().get("grpc-status");
+            let code = code.map(|c| c.to_str().expect("text").to_owned());
+            codes.push(code.unwrap_or_default());
+        }
+        codes
+    })
+}
+
+#[test]
+fn a_peer_that_cannot_reach_its_application_costs_no_call() {
+    let app = http_echo();
+    let pair = half_there(app.addr(), &[]);
+    let codes = calls(pair.client.outbound, 40);
+    assert_eq!(
+        codes,
+        vec![String::new(); 40],
+        "the application answers all"
+    );
+    assert_eq!(app.requests().len(), 40, "each exactly once");
+    assert!(app.requests().iter().all(|r| r.body == "message"));
+    assert!(resends(&pair.client, "unreachable") > 0.5);
+}
+
+#[test]
+fn it_can_be_switched_off_for_calls() {
+    let app = http_echo();
+    let pair = half_there(app.addr(), &[("HTTP_RESEND_UNSENT", "false")]);
+    let codes = calls(pair.client.outbound, 40);
+    let failed = codes.iter().filter(|code| *code == "4" || *code == "14");
+    assert!(failed.count() > 0, "{codes:?}");
+    assert!(resends(&pair.client, "unreachable") < 0.5);
+    // A stream the server has not looked at.
+    let (app, refused) = refuses_first(false);
+    let pair = Pair::with(app, &[("HTTP_RESEND_UNSENT", "false")], &[]);
+    pair.control
+        .set_endpoints(SERVICE, [objects::endpoint(app)]);
+    calls(pair.client.outbound, 1);
+    assert_eq!(refused.load(Ordering::SeqCst), 1, "once");
+    assert!(resends(&pair.client, "refused") < 0.5);
 }
 
 #[test]

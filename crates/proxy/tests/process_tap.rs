@@ -2,6 +2,8 @@
 
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/http2.rs"]
+mod http2;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +21,11 @@ use linkerd_proxy::{
     metrics::{Registry, balancer::Kind, control::ControlMetrics},
     socket::OrigDst,
 };
-use linkerd_testkit::{ca::identity, control_plane::ControlPlane};
+use linkerd_testkit::{
+    ca::identity,
+    control_plane::ControlPlane,
+    echo::{Answer, Echo, End},
+};
 use tonic::Code;
 
 /// How a whole answer ends.
@@ -260,6 +266,106 @@ fn others_may_not_tap() {
         ..ObserveRequest::default()
     };
     assert_eq!(status(&mut local, nothing).code(), Code::InvalidArgument);
+}
+
+#[test]
+fn a_match_without_content_is_refused_however_deep() {
+    use observe_request::r#match::{self, Match as Kind};
+    let app = http_echo();
+    let pair = with_tap(app.addr());
+    let mut client = connect(&pair.server, None);
+    let empty = || Match { r#match: None };
+    let of = |kind| Match {
+        r#match: Some(kind),
+    };
+    let seq = |matches| r#match::Seq { matches };
+    for (name, asked) in [
+        ("empty", empty()),
+        ("empty in all", of(Kind::All(seq(vec![empty()])))),
+        ("empty in any", of(Kind::Any(seq(vec![empty()])))),
+        ("empty in not", of(Kind::Not(Box::new(empty())))),
+        (
+            "empty in not in all",
+            of(Kind::All(seq(vec![of(Kind::Not(Box::new(empty())))]))),
+        ),
+        (
+            "HTTP without a field",
+            of(Kind::Http(r#match::Http::default())),
+        ),
+        (
+            "source without a field",
+            of(Kind::Source(r#match::Tcp::default())),
+        ),
+    ] {
+        let mut request = everything(1, false);
+        request.r#match = Some(asked);
+        let refused = block_on(async { client.observe(request).await });
+        let refused = refused.err().unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(refused.code(), Code::InvalidArgument, "{name}");
+    }
+}
+
+#[test]
+fn an_answer_its_client_gives_up_is_shown_as_cancelled() {
+    let app = Echo::http_with(([127, 0, 0, 1], 0), |_| Answer::Pieces {
+        headers: Vec::new(),
+        pieces: vec![bytes::Bytes::from_static(b"late")],
+        pause: Duration::from_secs(20),
+        end: End::Trailers(Vec::new()),
+    });
+    let pair = with_tap(app.addr());
+    for proxy in [&pair.server, &pair.client] {
+        let mut client = connect(proxy, None);
+        let outbound = pair.client.outbound;
+        let events = observe(&mut client, everything(1, false), move || {
+            block_on(async {
+                let mut send = http2::connect(outbound).await;
+                let request = http::Request::get("http://web/").body(()).expect("valid");
+                let (response, mut stream) = send.send_request(request, true).expect("sends");
+                assert_eq!(response.await.expect("a head").status(), 200);
+                stream.send_reset(h2::Reason::CANCEL);
+                // Until the reset is on its way.
+                drop(stream);
+                let _ = send.ready().await;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            });
+        });
+        let tap_event::http::Event::ResponseEnd(end) = http(events.last().expect("events")) else {
+            panic!("{events:?}");
+        };
+        let cancelled = eos::End::ResetErrorCode(h2::Reason::CANCEL.into());
+        let cancelled = Eos {
+            end: Some(cancelled),
+        };
+        assert_eq!(end.eos, Some(cancelled));
+    }
+}
+
+#[test]
+fn workers_share_the_limit_of_a_tap() {
+    let app = http_echo();
+    let id = tap_id();
+    let settings = [
+        ("TAP_SVC_NAME", id.as_str()),
+        ("CORES_MIN", "3"),
+        ("CORES_MAX", "3"),
+    ];
+    let pair = Pair::with(app.addr(), &settings, &[]);
+    let mut client = connect(&pair.client, None);
+    let outbound = pair.client.outbound;
+    let events = observe(&mut client, everything(5, false), move || {
+        let asked: Vec<_> = (0..40)
+            .map(|_| std::thread::spawn(move || harness::get(outbound, "/", "web").status()))
+            .collect();
+        for asked in asked {
+            assert_eq!(asked.join().expect("asks"), 200);
+        }
+    });
+    let begun = events
+        .iter()
+        .filter(|event| matches!(http(event), tap_event::http::Event::RequestInit(_)));
+    assert_eq!(begun.count(), 5, "{events:?}");
+    assert_eq!(events.len(), 15, "all of each");
 }
 
 #[test]

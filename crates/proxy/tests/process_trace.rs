@@ -2,6 +2,8 @@
 
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/http2.rs"]
+mod http2;
 
 use std::{
     collections::HashMap,
@@ -9,8 +11,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD_NO_PAD};
 use bytes::{Buf, Bytes, BytesMut};
-use harness::{Client, DEADLINE, Pair, http_echo};
+use harness::{Client, DEADLINE, Pair, block_on, http_echo};
 use linkerd_proxy::observe::trace::otlp::{ExportRequest, Span, SpanKind};
 use linkerd_testkit::wait_for;
 use prost::Message;
@@ -170,5 +173,108 @@ fn spans_reach_the_collector_and_hang_together() {
         let family = "opentelemetry_balancer_queue_requests_total";
         assert!(proxy.metric(family, &labels) > 0.5);
         harness::counts(proxy, "control_request_total", &labels, 0.0);
+    }
+}
+
+/// Version 0, the trace, the span, and whether it is sampled.
+fn grpc_trace_bin(sampled: u8) -> String {
+    let byte = |n: usize, text: &str| u8::from_str_radix(&text[2 * n..2 * n + 2], 16);
+    let mut bytes = vec![0, 0];
+    bytes.extend((0..16).map(|n| byte(n, TRACE).expect("digits")));
+    bytes.push(1);
+    bytes.extend((0..8).map(|n| byte(n, SPAN).expect("digits")));
+    bytes.extend([2, sampled]);
+    BASE64_STANDARD_NO_PAD.encode(bytes)
+}
+
+/// Spans wait for others for a while, so this is one test: how a context in gRPC's form goes on, and
+/// how a process says who it is.
+#[test]
+fn grpc_contexts_and_attributes_of_a_process() {
+    let collector = Collector::default();
+    let addr = collector.start().to_string();
+    let app = http_echo();
+    let labels = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(labels.path(), "a=\"file\"\nb=\"file\"\nc=\"file\"\n").expect("writes");
+    let env = |name| {
+        [
+            ("TRACE_COLLECTOR_SVC_ADDR", addr.as_str()),
+            ("TRACE_SERVICE_NAME", name),
+            (
+                "TRACE_ATTRIBUTES_PATH",
+                labels.path().to_str().expect("text"),
+            ),
+            ("TRACE_EXTRA_ATTRIBUTES", "b=extra\nc=extra"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "c=otel,d=otel"),
+            ("HOSTNAME", "pod-1"),
+        ]
+    };
+    let pair = Pair::with(app.addr(), &env("client"), &env("server"));
+    let contexts = [None, Some(grpc_trace_bin(0)), Some(grpc_trace_bin(1))];
+    block_on(async {
+        let mut send = http2::connect(pair.client.outbound).await;
+        for context in &contexts {
+            let mut request = http::Request::post("http://web/svc/Method");
+            if let Some(context) = context {
+                request = request.header("grpc-trace-bin", context);
+            }
+            let request = request.body(()).expect("valid");
+            http2::call(&mut send, request, &[])
+                .await
+                .expect("answered");
+        }
+    });
+    let seen = app.requests();
+    let told = |n: usize| seen[n].header("grpc-trace-bin");
+    assert_eq!(told(0), None, "nothing is begun");
+    assert_eq!(told(1), contexts[1].as_deref(), "unsampled is left alone");
+    for request in &seen {
+        let other = ["traceparent", "x-b3-traceid", "x-b3-spanid"];
+        assert!(other.iter().all(|name| request.header(name).is_none()));
+    }
+    let spans = collector.spans(4);
+    assert_eq!(spans.len(), 4, "one request of three is sampled");
+    assert!(spans.iter().all(|(span, _)| hex(&span.trace_id) == TRACE));
+    let last = spans.iter().find(|(span, resource)| {
+        resource["service.name"] == "server" && span.kind() == SpanKind::Client
+    });
+    let (last, resource) = last.expect("the last span");
+    // Later ones win.
+    for (name, want) in [
+        ("host.name", "pod-1"),
+        ("a", "file"),
+        ("b", "extra"),
+        ("c", "otel"),
+        ("d", "otel"),
+        ("process.pid", &std::process::id().to_string()),
+    ] {
+        assert_eq!(resource.get(name).map(String::as_str), Some(want), "{name}");
+    }
+    assert!(resource.contains_key("process.start_timestamp"));
+    let told = BASE64_STANDARD_NO_PAD
+        .decode(told(2).expect("a context").trim_end_matches('='))
+        .expect("bytes");
+    assert_eq!(hex(&told[2..18]), TRACE);
+    assert_eq!(told[19..27], last.span_id[..]);
+}
+
+#[test]
+fn a_collector_that_does_not_answer_harms_no_request() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+    let addr = silent.local_addr().expect("bound").to_string();
+    let app = http_echo();
+    let env = [("TRACE_COLLECTOR_SVC_ADDR", addr.as_str())];
+    let pair = Pair::with(app.addr(), &env, &env);
+    let started = std::time::Instant::now();
+    let mut client = Client::connect(pair.client.outbound);
+    // Many times what may wait.
+    for _ in 0..1_000 {
+        let ask =
+            format!("GET / HTTP/1.1\r\nhost: web\r\ntraceparent: 00-{TRACE}-{SPAN}-01\r\n\r\n");
+        assert_eq!(client.send(ask).answer().status(), 200);
+    }
+    assert!(started.elapsed() < DEADLINE, "nobody waits for it");
+    for proxy in [&pair.client, &pair.server] {
+        harness::counts(proxy, "opentelemetry_span_exports", &[], 0.0);
     }
 }

@@ -9,7 +9,7 @@
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -36,10 +36,15 @@ pub fn resident() -> u64 {
     pages * 4096
 }
 
+/// From now on, nobody else measures.
+pub fn measured() -> MutexGuard<'static, ()> {
+    MEASURING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs an attack; says that it cost little and that others are served before and after it.
 #[track_caller]
 pub fn bounded(name: &str, served: impl Fn() -> u16, attack: impl FnOnce()) {
-    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = measured();
     assert_eq!(served(), 200, "before {name}");
     let (before, started) = (resident(), Instant::now());
     attack();

@@ -48,6 +48,49 @@ pub struct Proxy {
     pub identity: String,
 }
 
+/// The environment of a proxy, with what a test gives it besides.
+pub fn environment(
+    control: &ControlPlane,
+    dir: &std::path::Path,
+    name: &str,
+    extra: &[(&str, &str)],
+) -> HashMap<String, String> {
+    let token = dir.join("token");
+    std::fs::write(&token, "token").expect("a file can be written");
+    let control_addr = control.addr().to_string();
+    let path = |p: &std::path::Path| p.to_str().expect("text").to_owned();
+    let mut env: HashMap<String, String> = [
+        ("OUTBOUND_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
+        ("INBOUND_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
+        ("ADMIN_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
+        ("CONTROL_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
+        ("DESTINATION_SVC_ADDR", control_addr.clone()),
+        ("POLICY_SVC_ADDR", control_addr.clone()),
+        ("IDENTITY_SVC_ADDR", control_addr),
+        ("POLICY_WORKLOAD", "ns:pod".to_owned()),
+        ("IDENTITY_DIR", path(dir)),
+        ("IDENTITY_TOKEN_FILE", path(&token)),
+        ("IDENTITY_TRUST_ANCHORS", control.anchors_pem().to_owned()),
+        ("IDENTITY_LOCAL_NAME", name.to_owned()),
+        ("DESTINATION_PROFILE_NETWORKS", "10.0.0.0/8".to_owned()),
+        ("INBOUND_CONNECT_TIMEOUT", "10s".to_owned()),
+        ("OUTBOUND_CONNECT_TIMEOUT", "10s".to_owned()),
+        ("SHUTDOWN_ENDPOINT_ENABLED", "true".to_owned()),
+        ("INBOUND_DEFAULT_POLICY", "all-unauthenticated".to_owned()),
+    ]
+    .into_iter()
+    .map(|(k, v)| (format!("LINKERD2_PROXY_{k}"), v))
+    .collect();
+    for (name, value) in extra {
+        let name = match *name {
+            bare @ ("HOSTNAME" | "OTEL_RESOURCE_ATTRIBUTES") => bare.to_owned(),
+            name => format!("LINKERD2_PROXY_{name}"),
+        };
+        env.insert(name, (*value).to_owned());
+    }
+    env
+}
+
 impl Proxy {
     /// Starts a proxy and waits until it is certified.
     pub fn start<'a>(
@@ -59,36 +102,8 @@ impl Proxy {
     ) -> Self {
         let extra = extra.into();
         let dir = tempfile::tempdir().expect("a directory can be made");
-        let token = dir.path().join("token");
-        std::fs::write(&token, "token").expect("a file can be written");
         let name = identity(service_account, "ns");
-        let control_addr = control.addr().to_string();
-        let path = |p: &std::path::Path| p.to_str().expect("text").to_owned();
-        let mut env: HashMap<String, String> = [
-            ("OUTBOUND_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
-            ("INBOUND_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
-            ("ADMIN_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
-            ("CONTROL_LISTEN_ADDR", "127.0.0.1:0".to_owned()),
-            ("DESTINATION_SVC_ADDR", control_addr.clone()),
-            ("POLICY_SVC_ADDR", control_addr.clone()),
-            ("IDENTITY_SVC_ADDR", control_addr),
-            ("POLICY_WORKLOAD", "ns:pod".to_owned()),
-            ("IDENTITY_DIR", path(dir.path())),
-            ("IDENTITY_TOKEN_FILE", path(&token)),
-            ("IDENTITY_TRUST_ANCHORS", control.anchors_pem().to_owned()),
-            ("IDENTITY_LOCAL_NAME", name.clone()),
-            ("DESTINATION_PROFILE_NETWORKS", "10.0.0.0/8".to_owned()),
-            ("INBOUND_CONNECT_TIMEOUT", "10s".to_owned()),
-            ("OUTBOUND_CONNECT_TIMEOUT", "10s".to_owned()),
-            ("SHUTDOWN_ENDPOINT_ENABLED", "true".to_owned()),
-            ("INBOUND_DEFAULT_POLICY", "all-unauthenticated".to_owned()),
-        ]
-        .into_iter()
-        .map(|(k, v)| (format!("LINKERD2_PROXY_{k}"), v))
-        .collect();
-        for (name, value) in extra.env {
-            env.insert(format!("LINKERD2_PROXY_{name}"), (*value).to_owned());
-        }
+        let env = environment(control, dir.path(), &name, extra.env);
         let config = Config::read(&env).expect("a valid configuration");
         let seams = Seams {
             outbound_dst,
@@ -168,7 +183,7 @@ impl Drop for Proxy {
 /// What differs from one test's proxy to another's.
 #[derive(Default)]
 pub struct Settings<'a> {
-    /// Variables, without their prefix.
+    /// Variables, without the prefix that most have.
     pub env: &'a [(&'a str, &'a str)],
     /// Where its access log goes.
     pub access_log: Option<Box<dyn Write + Send>>,
