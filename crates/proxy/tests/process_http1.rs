@@ -8,7 +8,11 @@ use std::sync::Arc;
 use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, get, http_echo, millis, rule};
 use linkerd_api::proto::http_route::Timeouts;
 use linkerd_proxy::socket::OrigDst;
-use linkerd_testkit::{control_plane::ControlPlane, wait_for};
+use linkerd_testkit::{
+    control_plane::ControlPlane,
+    echo::{Answer, Echo},
+    wait_for,
+};
 
 #[test]
 fn a_request_crosses_the_mesh() {
@@ -67,6 +71,42 @@ fn bodies_pass_in_both_directions() {
         assert_eq!(answer.body.len(), size, "{size}");
         let request = app.requests().pop().expect("a request");
         assert_eq!(request.body.len(), size);
+    }
+}
+
+/// An upload over an upgrade once stopped after 32 KiB when its frames came faster than they went on.
+#[test]
+fn large_uploads_pass_whatever_the_way() {
+    const SIZE: usize = 2 << 20;
+    let app = Echo::http_with(([127, 0, 0, 1], 0), |request| {
+        Answer::status(200, request.body.len().to_string())
+    });
+    let body = vec![b'x'; SIZE];
+    let chunked = |size: usize| {
+        let piece = [format!("{size:x}\r\n").as_bytes(), &body[..size], b"\r\n"].concat();
+        let mut all = piece.repeat(SIZE / size);
+        all.extend(b"0\r\n\r\n");
+        ("transfer-encoding: chunked".to_owned(), all)
+    };
+    let uploads = [
+        (format!("content-length: {SIZE}"), body.clone()),
+        chunked(SIZE),
+        chunked(4096),
+    ];
+    let upgraded = [("OUTBOUND_HTTP1_UPGRADE_THRESHOLD", "0")];
+    for settings in [&[][..], &upgraded] {
+        let pair = Pair::with(app.addr(), settings, &[]);
+        let mut client = Client::connect(pair.client.outbound);
+        for (framing, bytes) in &uploads {
+            client.send(format!("POST / HTTP/1.1\r\nhost: web\r\n{framing}\r\n\r\n"));
+            let answer = client.send(bytes).answer();
+            assert_eq!(answer.status(), 200, "{settings:?} {framing}");
+            assert_eq!(
+                answer.body_text(),
+                SIZE.to_string(),
+                "{settings:?} {framing}"
+            );
+        }
     }
 }
 

@@ -346,31 +346,36 @@ pub(super) async fn from_http2(
 
     let progress = Progress::default();
     let step = |cx: &mut Context<'_>| {
-        // Request: stream frames into the connection.
-        while !requested && server.wbuf.len() < GATHER {
-            match incoming.poll_data(cx) {
-                Poll::Pending => break,
-                Poll::Ready(Some(Ok(data))) => {
-                    routed.request_frame(data.len());
-                    match encoding {
-                        BodyEncoding::Chunked => put_chunk(server.out(), &data),
-                        _ => server.queue(&data),
-                    }
-                }
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Failed::Gone)),
-                Poll::Ready(None) => match incoming.poll_trailers(cx) {
-                    Poll::Pending => break,
-                    Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Gone)),
-                    Poll::Ready(Ok(trailers)) => {
-                        if encoding == BodyEncoding::Chunked {
-                            put_last_chunk(server.out(), trailers.as_ref());
+        // Request: stream frames into the connection. What is sent makes room for more: the turn ends
+        // only when one side is not ready, or nobody would wake us.
+        let mut waits = requested;
+        loop {
+            while !requested && !waits && server.wbuf.len() < GATHER {
+                match incoming.poll_data(cx) {
+                    Poll::Pending => waits = true,
+                    Poll::Ready(Some(Ok(data))) => {
+                        routed.request_frame(data.len());
+                        match encoding {
+                            BodyEncoding::Chunked => put_chunk(server.out(), &data),
+                            _ => server.queue(&data),
                         }
-                        requested = true;
                     }
-                },
+                    Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Failed::Gone)),
+                    Poll::Ready(None) => match incoming.poll_trailers(cx) {
+                        Poll::Pending => waits = true,
+                        Poll::Ready(Err(_)) => return Poll::Ready(Err(Failed::Gone)),
+                        Poll::Ready(Ok(trailers)) => {
+                            if encoding == BodyEncoding::Chunked {
+                                put_last_chunk(server.out(), trailers.as_ref());
+                            }
+                            requested = true;
+                        }
+                    },
+                }
             }
-        }
-        if !server.wbuf.is_empty() {
+            if server.wbuf.is_empty() {
+                break;
+            }
             let queued = server.wbuf.len();
             let state = server.poll_send(cx);
             sent |= server.wbuf.len() < queued;
@@ -378,6 +383,9 @@ pub(super) async fn from_http2(
                 // The answer may be there all the same.
                 requested = true;
                 server.wbuf.clear();
+            }
+            if state.is_pending() || requested || waits {
+                break;
             }
         }
         progress.requested.set(requested && server.wbuf.is_empty());
