@@ -14,8 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use attack::{PLENTY, ROOM, bounded, drained, dribble, flood, resident};
-use harness::{Client, DEADLINE, Pair, Proxy, get, http_echo};
+use attack::{PLENTY, ROOM, bounded, drained, dribble, flood, measured, resident};
+use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, get, http_echo, raw_app, rule};
+use linkerd_api::proto::outbound::http_route::{Retry, retry};
 use linkerd_proxy::{socket::OrigDst, transport_header};
 use linkerd_testkit::wait_for;
 use tunnel::{First, Tunnel};
@@ -140,6 +141,7 @@ fn endless_interim_answers_are_held_back() {
         }
     });
     let pair = Pair::new(chatty);
+    let _alone = measured();
     let before = resident();
     let mut io = TcpStream::connect(pair.client.outbound).expect("connects");
     io.write_all(b"GET / HTTP/1.1\r\nhost: web\r\n\r\n")
@@ -282,4 +284,46 @@ fn many_hellos_that_do_not_end_cost_little() {
         assert_eq!(get(pair.client.outbound, "/between", "web").status(), 200);
         drop(hellos);
     });
+}
+
+#[test]
+fn many_uploads_that_do_not_end_cost_little() {
+    // No more than one connection between proxies has streams for.
+    const UPLOADS: usize = 190;
+    // It reads what it is sent and says nothing.
+    let patient = raw_app(|mut io| {
+        let mut chunk = vec![0; 64 * 1024];
+        while matches!(io.read(&mut chunk), Ok(1..)) {}
+    });
+    let pair = Pair::new(patient);
+    let policy = rule(|rule| {
+        rule.retry = Some(Retry {
+            max_retries: 3,
+            conditions: Some(retry::Conditions::default()),
+            ..Retry::default()
+        });
+    });
+    pair.control.set_outbound(CLUSTER_IP, policy);
+    let _alone = measured();
+    let before = resident();
+    let chunk = [b"40000\r\n".as_slice(), &vec![b'x'; 0x40000], b"\r\n"].concat();
+    let uploads: Vec<Client> = (0..UPLOADS)
+        .map(|n| {
+            let mut client = Client::connect(pair.client.outbound);
+            client.send(format!(
+                "POST /{n} HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\n\r\n"
+            ));
+            // Four times what is kept of it for another try.
+            client.send(&chunk);
+            client
+        })
+        .collect();
+    let sent = f64::from(u32::try_from(UPLOADS * chunk.len()).expect("not so many"));
+    let carried = ["peer=\"dst\"", "direction=\"outbound\""];
+    wait_for(DEADLINE, "the uploads to be carried", || {
+        pair.client.metric("tcp_write_bytes_total", &carried) > sent
+    });
+    let grown = resident().saturating_sub(before);
+    assert!(grown < ROOM, "grew by {} MB", grown >> 20);
+    drop(uploads);
 }
