@@ -15,31 +15,45 @@ pub struct Mesh {
 }
 
 impl Mesh {
+    /// A mesh of which nothing is there yet.
+    ///
+    /// # Panics
+    /// When there is no place for its files.
+    pub fn begin(kubectl: &Kubectl) -> Self {
+        let scratch = std::env::temp_dir().join(format!("linkerd-e2e-mesh-{}", std::process::id()));
+        fs::create_dir_all(&scratch).expect("a directory for manifests");
+        Self {
+            kubectl: kubectl.clone(),
+            scratch,
+        }
+    }
+
     /// Definitions and control plane, ready; `arguments` go to `linkerd install`.
     ///
     /// # Panics
     /// When any of it fails.
     #[track_caller]
     pub fn install(kubectl: &Kubectl, arguments: &[&str]) -> Self {
-        let scratch = std::env::temp_dir().join(format!("linkerd-e2e-mesh-{}", std::process::id()));
-        fs::create_dir_all(&scratch).expect("a directory for manifests");
-        let mesh = Self {
-            kubectl: kubectl.clone(),
-            scratch,
-        };
-        mesh.apply(&[
+        let mesh = Self::begin(kubectl);
+        mesh.add(arguments);
+        mesh
+    }
+
+    /// [`Self::install`] into a mesh that was begun.
+    #[track_caller]
+    pub fn add(&self, arguments: &[&str]) {
+        self.apply(&[
             "install",
             "--crds",
             "--ignore-cluster",
             "--set",
             "installGatewayAPI=true",
         ]);
-        mesh.wait_definitions();
+        self.wait_definitions();
         let mut install = vec!["install"];
         install.extend(arguments);
-        mesh.apply(&install);
-        mesh.wait();
-        mesh
+        self.apply(&install);
+        self.wait();
     }
 
     /// Until the API server serves every definition. kubectl refuses to wait for one that is so new

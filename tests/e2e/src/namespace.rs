@@ -99,6 +99,34 @@ impl Namespace {
         logs
     }
 
+    /// A field of the first pod of an application, by its label `app`.
+    #[track_caller]
+    pub fn pod(&self, app: &str, field: &str) -> String {
+        let selector = format!("-l=app={app}");
+        let path = format!("-o=jsonpath={{.items[0].{field}}}");
+        let value = self.run(&["get", "pods", &selector, &path]);
+        value.trim().to_owned()
+    }
+
+    /// The sum of the series that carry every one of `labels`, from the proxy of an application.
+    #[track_caller]
+    pub fn series(&self, app: &str, family: &str, labels: &[String]) -> Option<f64> {
+        let name = self.pod(app, "metadata.name");
+        let admin = format!(
+            "/api/v1/namespaces/{}/pods/{name}:4191/proxy/metrics",
+            self.name
+        );
+        let scrape = self.run(&["get", "--raw", &admin]);
+        let matching = scrape
+            .lines()
+            .filter(|line| line.starts_with(&format!("{family}{{")))
+            .filter(|line| labels.iter().all(|label| line.contains(label.as_str())));
+        let values: Vec<f64> = matching
+            .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
+            .collect();
+        (!values.is_empty()).then(|| values.iter().sum())
+    }
+
     /// The state of the namespace, for the message of a failed test.
     pub fn describe(&self) -> String {
         let pods = self.try_run(&["get", "pods", "--output=wide"]).1;

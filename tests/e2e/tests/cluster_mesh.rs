@@ -19,31 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const PATH: &str = "a-path-nobody-else-asks-for";
 const GREETING: &str = "an answer nobody else gives";
 
-fn pod(namespace: &Namespace, app: &str, field: &str) -> String {
-    let selector = format!("-l=app={app}");
-    let path = format!("-o=jsonpath={{.items[0].{field}}}");
-    let value = namespace.run(&["get", "pods", &selector, &path]);
-    value.trim().to_owned()
-}
-
-/// Series of a pod's proxy that carry every one of `labels`.
-fn series(namespace: &Namespace, app: &str, family: &str, labels: &[String]) -> Option<f64> {
-    let admin = format!(
-        "/api/v1/namespaces/{}/pods/{}:4191/proxy/metrics",
-        namespace.name(),
-        pod(namespace, app, "metadata.name")
-    );
-    let scrape = namespace.run(&["get", "--raw", &admin]);
-    let matching = scrape
-        .lines()
-        .filter(|line| line.starts_with(&format!("{family}{{")))
-        .filter(|line| labels.iter().all(|label| line.contains(label.as_str())));
-    let values: Vec<f64> = matching
-        .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
-        .collect();
-    (!values.is_empty()).then(|| values.iter().sum())
-}
-
 #[test]
 fn a_request_is_meshed_encrypted_counted_and_authorized() {
     let kubectl = Kubectl::from_env();
@@ -127,8 +102,7 @@ fn a_request_is_meshed_encrypted_counted_and_authorized() {
     ];
     for (app, labels) in [("server", &inbound[..]), ("client", &outbound[..])] {
         for family in ["request_total", "response_total"] {
-            let counted =
-                wait_for_some(PATIENCE, family, || series(&namespace, app, family, labels));
+            let counted = wait_for_some(PATIENCE, family, || namespace.series(app, family, labels));
             assert!(counted >= 1.0, "{family} of {app}: {counted}");
         }
     }
@@ -162,7 +136,7 @@ fn a_request_is_meshed_encrypted_counted_and_authorized() {
 /// The way of the request through both pods, by what was seen on their networks, by what their
 /// proxies counted and by what they logged.
 fn follow(namespace: &Namespace) {
-    let address = |app: &str| pod(namespace, app, "status.podIP");
+    let address = |app: &str| namespace.pod(app, "status.podIP");
     let (client, server) = (address("client"), address("server"));
     let service = namespace.run(&["get", "svc/server", "-o=jsonpath={.spec.clusterIP}"]);
     let service = service.trim();
@@ -178,7 +152,7 @@ fn follow(namespace: &Namespace) {
     assert!(seen.stream(to_service).is_empty(), "it went past the proxy");
     let target = format!(r#"target_addr="{service}:80""#);
     let labels = [r#"direction="outbound""#, r#"peer="src""#, &target].map(str::to_owned);
-    let opened = series(namespace, "client", "tcp_open_total", &labels);
+    let opened = namespace.series("client", "tcp_open_total", &labels);
     assert!(opened >= Some(1.0), "the original destination: {opened:?}");
 
     // Discovery told of one endpoint, policy of a route.
@@ -188,7 +162,7 @@ fn follow(namespace: &Namespace) {
         "outbound_http_balancer_endpoints",
         "outbound_http_route_request_statuses_total",
     ] {
-        let value = series(namespace, "client", family, &labels);
+        let value = namespace.series("client", family, &labels);
         assert!(value >= Some(1.0), "{family}: {value:?}");
     }
 
@@ -232,12 +206,7 @@ fn follow(namespace: &Namespace) {
         &target,
         &client_id,
     ];
-    let opened = series(
-        namespace,
-        "server",
-        "tcp_open_total",
-        &labels.map(str::to_owned),
-    );
+    let opened = namespace.series("server", "tcp_open_total", &labels.map(str::to_owned));
     assert!(opened >= Some(1.0), "the original destination: {opened:?}");
 
     // Its log tells the same story.
