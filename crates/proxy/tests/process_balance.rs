@@ -414,13 +414,17 @@ fn answering(answer: &'static str) -> (SocketAddr, Arc<AtomicUsize>) {
 }
 
 /// A service whose failures count as slow, and what a hint may add.
-fn penalizing(penalty: prost_types::Duration, max_hint: prost_types::Duration) -> OutboundPolicy {
+fn penalizing(
+    decay: prost_types::Duration,
+    penalty: prost_types::Duration,
+    max_hint: prost_types::Duration,
+) -> OutboundPolicy {
     let mut backend = objects::balancer(SERVICE);
     if let Some(backend::Kind::Balancer(p2c)) = backend.kind.as_mut() {
         p2c.load = Some(balance_p2c::Load::PenaltyPeakEwma(
             balance_p2c::PenaltyPeakEwma {
                 default_rtt: Some(millis(30)),
-                decay: Some(MINUTE),
+                decay: Some(decay),
                 penalty: Some(penalty),
                 max_retry_after: Some(max_hint),
                 penalty_decay: None,
@@ -432,7 +436,7 @@ fn penalizing(penalty: prost_types::Duration, max_hint: prost_types::Duration) -
 
 const GOOD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 const LATER: &str =
-    "HTTP/1.1 503 Service Unavailable\r\nretry-after: 600\r\ncontent-length: 0\r\n\r\n";
+    "HTTP/1.1 503 Service Unavailable\r\nretry-after: 86400\r\ncontent-length: 0\r\n\r\n";
 const BUSY: &str = "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n";
 const NOT_THERE: &str = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
 
@@ -441,40 +445,46 @@ fn failures_that_count_as_slow_move_traffic_away() {
     let app = http_echo();
     let pair = Pair::new(app.addr());
     let second = prost_types::Duration {
-        seconds: 5,
+        seconds: 1,
         nanos: 0,
     };
-    // The last time a hint counts, the penalty does not; and not beyond its limit.
-    for (name, bad, penalty, max_hint, away) in [
-        ("503 with a hint", LATER, millis(1), MINUTE, true),
-        ("429", BUSY, second, MINUTE, true),
+    // Where nothing counts as slow but what is, that is forgotten soon.
+    for (name, bad, decay, penalty, max_hint, away) in [
+        ("503 with a hint", LATER, MINUTE, millis(1), MINUTE, true),
+        ("429", BUSY, MINUTE, MINUTE, MINUTE, true),
         (
             "a hint beyond its limit",
             LATER,
+            second,
             millis(1),
             millis(1),
             false,
         ),
-        ("404", NOT_THERE, second, MINUTE, false),
+        ("404", NOT_THERE, second, MINUTE, MINUTE, false),
     ] {
         let (good, served) = answering(GOOD);
         let (bad, failed) = answering(bad);
-        pair.control
-            .set_outbound(CLUSTER_IP, penalizing(penalty, max_hint));
+        let policy = penalizing(decay, penalty, max_hint);
+        pair.control.set_outbound(CLUSTER_IP, policy);
         let both = [objects::endpoint(good), objects::endpoint(bad)];
         pair.control.set_endpoints(SERVICE, both);
-        wait_for(DEADLINE, name, || {
+        let ask = || {
             get(pair.client.outbound, "/", "web");
-            served.load(Ordering::SeqCst) > 0 && failed.load(Ordering::SeqCst) > 0
+            failed.load(Ordering::SeqCst)
+        };
+        wait_for(DEADLINE, name, || {
+            ask() > 0 && served.load(Ordering::SeqCst) > 0
         });
         let before = failed.load(Ordering::SeqCst);
-        for _ in 0..100 {
-            get(pair.client.outbound, "/", "web");
-        }
-        let came = failed.load(Ordering::SeqCst) - before;
-        match away {
-            true => assert!(came <= 2, "{name}: {came} of 100"),
-            false => assert!(came >= 5, "{name}: {came} of 100"),
+        if away {
+            for _ in 0..100 {
+                ask();
+            }
+            let came = failed.load(Ordering::SeqCst) - before;
+            assert!(came <= 2, "{name}: {came} of 100");
+        } else {
+            // Long before a penalty would be forgotten.
+            wait_for(Duration::from_secs(8), name, || ask() >= before + 5);
         }
     }
 }
@@ -497,7 +507,7 @@ fn a_grpc_failure_without_a_body_counts_as_slow() {
     };
     let (good, served) = answering("0");
     let (bad, failed) = answering("14");
-    let policy = penalizing(MINUTE, MINUTE);
+    let policy = penalizing(MINUTE, MINUTE, MINUTE);
     pair.control.set_outbound(CLUSTER_IP, policy);
     let both = [objects::endpoint(good), objects::endpoint(bad)];
     pair.control.set_endpoints(SERVICE, both);

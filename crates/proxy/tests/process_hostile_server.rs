@@ -204,8 +204,12 @@ const HTTP2: &[Attack<(Frames, u32)>] = &[
         Torn,
     ),
     (
-        "endless interim answers",
-        |(mut frames, stream)| frames.flood(HEADERS, END_HEADERS, stream, &EARLY),
+        "many interim answers",
+        |(mut frames, stream)| {
+            // They go nowhere and are not kept.
+            let early = Frames::frame(HEADERS, END_HEADERS, stream, &EARLY);
+            frames.flood_up_to(PLENTY / 2, &early)
+        },
         Status(502),
     ),
     (

@@ -192,7 +192,8 @@ impl Frames {
         self.flood_up_to(2 << 20, &Self::frame(kind, flags, stream, payload))
     }
 
-    fn flood_up_to(&mut self, limit: usize, piece: &[u8]) -> usize {
+    /// The same frame until so many bytes were taken.
+    pub fn flood_up_to(&mut self, limit: usize, piece: &[u8]) -> usize {
         let times = (64 * 1024 / piece.len()).max(1);
         flood(&mut self.0, &piece.repeat(times), limit)
     }
