@@ -13,6 +13,7 @@ mod exchange2;
 mod fate;
 pub(crate) mod filters;
 mod held;
+mod interim;
 mod penalty;
 mod stream;
 

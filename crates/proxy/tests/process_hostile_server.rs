@@ -204,11 +204,12 @@ const HTTP2: &[Attack<(Frames, u32)>] = &[
         Torn,
     ),
     (
-        "many interim answers",
+        "endless interim answers",
         |(mut frames, stream)| {
-            // They go nowhere and are not kept.
+            // The request is over long before they are; what comes for it later goes nowhere.
             let early = Frames::frame(HEADERS, END_HEADERS, stream, &EARLY);
-            frames.flood_up_to(PLENTY / 2, &early)
+            let sent = flood(&mut frames.0, &early.repeat(100), 100 * early.len());
+            sent + drained(&mut frames.0).len()
         },
         Status(502),
     ),
@@ -279,6 +280,7 @@ fn ask_http1(at: SocketAddr, from: Ipv4Addr) -> End {
     let mut io = client.io().try_clone().expect("a handle");
     let answer = drained(&mut io);
     let text = String::from_utf8_lossy(&answer);
+    let text = text.trim_start_matches(HINT);
     let head = text.split("\r\n\r\n").next().unwrap_or_default();
     let whole = !head.contains("chunked") || text.ends_with("\r\n0\r\n\r\n");
     match text.get(9..12).and_then(|status| status.parse().ok()) {
@@ -286,6 +288,8 @@ fn ask_http1(at: SocketAddr, from: Ipv4Addr) -> End {
         _ => Torn,
     }
 }
+
+const HINT: &str = "HTTP/1.1 103 Early Hints\r\n\r\n";
 
 fn after_request(mut io: TcpStream) -> Option<TcpStream> {
     let mut request = [0; 1024];
@@ -319,6 +323,12 @@ const HTTP1: &[Attack<TcpStream>] = &[
     (
         "a head without end",
         |io| say_endlessly(io, "HTTP/1.1 200 OK\r\n", "x-more: and more\r\n"),
+        Status(502),
+    ),
+    (
+        "interim answers without end",
+        // Enough of them.
+        |io| say(io, &HINT.repeat(100)),
         Status(502),
     ),
     (

@@ -20,6 +20,7 @@ use super::{
     edits::{Flat, drop_known, flatten},
     fate::{bad_body, broken, cut_short, died, slow_head},
     held::Held,
+    interim::Interim,
     penalty,
     server1::{Facts, Failed, Next},
     server2::Caller,
@@ -72,6 +73,7 @@ pub(super) async fn from_http1(
     let limits = Limits::default();
     let endpoint = &flight.endpoint;
 
+    let mut interims = Interim::default();
     let progress = Progress::default();
     let step = |cx: &mut Context<'_>| {
         if !requested {
@@ -171,6 +173,7 @@ pub(super) async fn from_http1(
             let flat = flatten(&routed.edits.response);
             let view = response.view(&server.rbuf);
             if interim {
+                interims.another()?;
                 // 1xx answers pass through; HTTP/1.0 does not know them.
                 if facts.version == Version::Http11 {
                     let edit = ResponseEdit {
@@ -344,6 +347,7 @@ pub(super) async fn from_http2(
     let mut sent = false;
     let mut spoke = false;
 
+    let mut interims = Interim::default();
     let progress = Progress::default();
     let step = |cx: &mut Context<'_>| {
         // Request: stream frames into the connection. What is sent makes room for more: the turn ends
@@ -483,6 +487,7 @@ pub(super) async fn from_http2(
             spoke = true;
             if response.interim() {
                 // An upgraded client proxy does not wait for interim answers.
+                interims.another()?;
                 continue;
             }
             routed.answered(flight, response.status(), Instant::now(), || None);

@@ -25,6 +25,7 @@ use super::{
     exchange1::{keep_body, kept_body},
     fate::{self, Fate, bad_body, break_off, broken, reset_error, time_out, upstream_reset},
     held::Held,
+    interim::Interim,
     penalty,
     server1::{Facts, Failed, Next},
     server2::Caller,
@@ -87,6 +88,7 @@ pub(super) async fn from_http1(
     let mut closes = true;
     let mut finished = false;
     let mut broke = "RESET";
+    let mut interim = Interim::default();
 
     let progress = Progress::default();
     let step = |cx: &mut Context<'_>| {
@@ -159,6 +161,10 @@ pub(super) async fn from_http1(
         }
         loop {
             let Some(recv) = &mut incoming else {
+                if let Err(failed) = interim.drain(cx, &mut response) {
+                    sink.reset(h2::Reason::ENHANCE_YOUR_CALM);
+                    return Poll::Ready(Err(failed));
+                }
                 let answer = match Pin::new(&mut response).poll(cx) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(answer)) => answer,
@@ -312,6 +318,7 @@ pub(super) async fn from_http2(
     let mut status = 0;
     let mut grpc = None;
     let mut broke = "RESET";
+    let mut interim = Interim::default();
 
     let progress = Progress::default();
     let step = |cx: &mut Context<'_>| {
@@ -361,6 +368,10 @@ pub(super) async fn from_http2(
                 return Poll::Ready(Err(Failed::Gone));
             }
             if peeked.is_none() {
+                if let Err(failed) = interim.drain(cx, &mut response) {
+                    upward.reset(h2::Reason::ENHANCE_YOUR_CALM);
+                    return Poll::Ready(Err(failed));
+                }
                 let answer = match Pin::new(&mut response).poll(cx) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Ok(answer)) => answer,
