@@ -173,7 +173,10 @@ impl<'a> Sample<'a> {
         #[expect(clippy::print_stderr, reason = "the figures are worth reading")]
         {
             eprintln!(
-                "{operation}: {sent} requests, {failed} failed, {:?}, control plane away {:?}, {}",
+                "{operation}: {sent} requests, {failed} failed, p50 {} us, p99 {} us, {:?}, \
+                 control plane away {:?}, {}",
+                report["p50_us"],
+                report["p99_us"],
                 start.elapsed(),
                 self.away.get(),
                 report["failures"]

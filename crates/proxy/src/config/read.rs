@@ -8,6 +8,7 @@ use super::{
     Safe, SocketOptions, StreamLimits, Tap, Workers, env,
     value::{self, Malformed},
 };
+use crate::control::identity::TokenFile;
 
 /// Variables in, values out; mistakes are kept.
 pub(super) struct Reader<'a> {
@@ -554,9 +555,10 @@ impl<'a> Reader<'a> {
         let local = self.get(env::IDENTITY_LOCAL_NAME, dns);
         let id = self.get(env::IDENTITY_SERVER_ID, value::identity);
         let server_name = self.get(env::IDENTITY_SERVER_NAME, dns);
-        let (id, server_name) = match (local, id, server_name) {
-            (Some(name), None, None) => (Some(name.clone()), Some(name)),
-            (local, id, server_name) => (id.or_else(|| local.clone()), server_name.or(local)),
+        // One name for both wins over one for each.
+        let (id, server_name) = match local {
+            Some(name) => (Some(name.clone()), Some(name)),
+            None => (id, server_name),
         };
         for (name, missing) in [
             (env::IDENTITY_SERVER_ID, id.is_none()),
@@ -607,6 +609,10 @@ impl<'a> Reader<'a> {
                 }
                 let dir = self.required(env::IDENTITY_DIR);
                 let token_file = self.required(env::IDENTITY_TOKEN_FILE);
+                if let Some(Err(error)) = token_file.clone().map(|f| TokenFile::open(f.into())) {
+                    let name = env::IDENTITY_TOKEN_FILE;
+                    self.mistakes.push(format!("{name} is not usable: {error}"));
+                }
                 let min_refresh = self.duration(env::IDENTITY_MIN_REFRESH, 10 * SECOND);
                 let max_refresh = self.duration(env::IDENTITY_MAX_REFRESH, 86_400 * SECOND);
                 IdentitySource::Linkerd {

@@ -290,10 +290,7 @@ impl Tapped {
                 grpc: Some(code), ..
             }) => Some(eos::End::GrpcStatusCode(code.into())),
             Some(Outcome { error: "", .. }) => None,
-            Some(Outcome {
-                error: "CANCEL", ..
-            }) => Some(eos::End::ResetErrorCode(h2::Reason::CANCEL.into())),
-            Some(_) => Some(eos::End::ResetErrorCode(h2::Reason::INTERNAL_ERROR.into())),
+            Some(Outcome { error, .. }) => Some(eos::End::ResetErrorCode(reset(error).into())),
         };
         for stream in std::mem::take(&mut self.streams) {
             let done = tap_event::http::ResponseEnd {
@@ -383,9 +380,32 @@ fn scheme(name: &str) -> http_types::Scheme {
     http_types::Scheme { r#type: Some(kind) }
 }
 
+/// The code of a reset, by the word that series have for it.
+fn reset(error: &str) -> h2::Reason {
+    match error {
+        "CANCEL" => h2::Reason::CANCEL,
+        "REFUSED" => h2::Reason::REFUSED_STREAM,
+        "ENHANCE_YOUR_CALM" => h2::Reason::ENHANCE_YOUR_CALM,
+        _ => h2::Reason::INTERNAL_ERROR,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn resets_have_their_codes() {
+        for (error, code) in [
+            ("CANCEL", 8),
+            ("REFUSED", 7),
+            ("ENHANCE_YOUR_CALM", 11),
+            ("RESET", 2),
+            ("IO", 2),
+        ] {
+            assert_eq!(u32::from(reset(error)), code, "{error}");
+        }
+    }
 
     fn subject(path: &str, taps: &Arc<Taps>) -> Tapped {
         let request = http::Request::get(format!("http://web.ns{path}"))
