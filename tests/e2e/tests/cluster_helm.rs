@@ -130,21 +130,18 @@ fn helm_installs_with_the_documented_commands() {
         &chart("linkerd-control-plane"),
     ];
     releases.run(&install);
-    for name in [
-        "linkerd-destination",
-        "linkerd-identity",
-        "linkerd-proxy-injector",
-    ] {
-        let name = format!("deploy/{name}");
-        kubectl.run(&[
+    let ready = || {
+        let wait = [
             "-n",
             "linkerd",
             "rollout",
             "status",
-            &name,
+            "deploy",
             "--timeout=240s",
-        ]);
-    }
+        ];
+        kubectl.run(&wait);
+    };
+    ready();
     let check = Command::new(cli())
         .args(["check", "--offline", "--wait=120s"])
         .env("KUBECONFIG", kubectl.kubeconfig())
@@ -157,6 +154,7 @@ fn helm_installs_with_the_documented_commands() {
 
     // The same command again upgrades; high availability only renders, one node is not enough for it.
     releases.run(&install);
+    ready();
     let values = Path::new(&chart("linkerd-control-plane")).join("values-ha.yaml");
     let values = values.to_str().expect("UTF-8").to_owned();
     let mut template = vec!["template", "linkerd-control-plane"];
