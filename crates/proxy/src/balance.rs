@@ -317,6 +317,7 @@ impl Balancer {
         self.waiting.set(self.waiting.get() + 1);
         self.metrics.waiting.inc();
         let _waiting = Waiting(self);
+        let mut looked = began;
         loop {
             let now = Instant::now();
             let deadline = self.patience(deadline);
@@ -327,14 +328,11 @@ impl Balancer {
             if now >= deadline || (self.shut.get() && !self.is_cut_off()) {
                 return Err(NotReady::FailFast);
             }
-            let wake = self
-                .endpoints
-                .borrow()
-                .iter()
-                .filter_map(|e| e.ready_at())
-                .min()
-                .unwrap_or(deadline)
-                .clamp(now, deadline);
+            let wake = {
+                let endpoints = self.endpoints.borrow();
+                next_look(endpoints.iter().filter_map(|e| e.ready_at()), looked)
+                    .map_or(deadline, |at| at.min(deadline))
+            };
             let mut updates = self.updates.borrow().clone();
             tokio::select! {
                 () = tokio::time::sleep_until(wake.into()) => {}
@@ -342,14 +340,20 @@ impl Balancer {
                 // An error means that discovery is gone: only the others can help.
                 Ok(()) = updates.changed() => {}
             }
-            let now = Instant::now();
-            if let Some(endpoint) = self.pick(now) {
-                let waited = now.saturating_duration_since(began);
+            looked = Instant::now();
+            if let Some(endpoint) = self.pick(looked) {
+                let waited = looked.saturating_duration_since(began);
                 self.metrics.latency.observe(waited.as_secs_f64());
                 return Ok(endpoint);
             }
         }
     }
+}
+
+/// When the first of those that rest has rested. One that had when it was `looked` at is out because a
+/// probe is on its way, and the end of that is told.
+fn next_look(rested: impl Iterator<Item = Instant>, looked: Instant) -> Option<Instant> {
+    rested.filter(|at| *at > looked).min()
 }
 
 struct Waiting<'a>(&'a Balancer);
@@ -394,6 +398,25 @@ mod tests {
         assert!((load.cost(now) - 30e6).abs() < 1.0);
         load.end();
         assert_eq!(load.in_flight(), 1);
+    }
+
+    #[test]
+    fn who_waits_does_not_look_again_and_again() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        for (name, rested, want) in [
+            ("nobody rests", vec![], None),
+            ("the first to be ready", vec![at(30), at(20)], Some(at(20))),
+            ("one that is probed", vec![at(5)], None),
+            ("one that was ready at that moment", vec![at(10)], None),
+            (
+                "one that is probed and one that rests",
+                vec![at(5), at(30)],
+                Some(at(30)),
+            ),
+        ] {
+            assert_eq!(next_look(rested.into_iter(), at(10)), want, "{name}");
+        }
     }
 
     #[test]

@@ -438,6 +438,12 @@ const GOOD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 const LATER: &str =
     "HTTP/1.1 503 Service Unavailable\r\nretry-after: 86400\r\ncontent-length: 0\r\n\r\n";
 const BUSY: &str = "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n";
+const FOR_EVER: &str =
+    "HTTP/1.1 429 Too Many\r\nretry-after: 18446744073709551615\r\ncontent-length: 0\r\n\r\n";
+const NEVER: &str = concat!(
+    "HTTP/1.1 503 Service Unavailable\r\n",
+    "retry-after: Sun, 06 Nov 1994 3000000000000000:00:00 GMT\r\ncontent-length: 0\r\n\r\n"
+);
 const NOT_THERE: &str = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
 
 #[test]
@@ -452,6 +458,8 @@ fn failures_that_count_as_slow_move_traffic_away() {
     for (name, bad, decay, penalty, max_hint, away) in [
         ("503 with a hint", LATER, MINUTE, millis(1), MINUTE, true),
         ("429", BUSY, MINUTE, MINUTE, MINUTE, true),
+        ("429 for ever", FOR_EVER, MINUTE, millis(1), MINUTE, true),
+        ("a date that cannot be", NEVER, MINUTE, MINUTE, MINUTE, true),
         (
             "a hint beyond its limit",
             LATER,

@@ -2,14 +2,27 @@
 
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/http2.rs"]
+mod http2;
 
-use std::sync::Arc;
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
-use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, get, http_echo, millis, rule};
+use bytes::Bytes;
+use harness::{
+    CLUSTER_IP, Client, DEADLINE, Pair, Proxy, SERVICE, block_on, get, http_echo, millis, raw_app,
+    rule,
+};
 use linkerd_api::proto::http_route::Timeouts;
 use linkerd_proxy::socket::OrigDst;
 use linkerd_testkit::{
-    control_plane::ControlPlane,
+    control_plane::{ControlPlane, objects},
     echo::{Answer, Echo},
     wait_for,
 };
@@ -108,6 +121,174 @@ fn large_uploads_pass_whatever_the_way() {
             );
         }
     }
+}
+
+/// What is uploaded: read as requests, it would be many.
+const REQUEST: &[u8] = b"GET /from/the/body HTTP/1.1\r\nhost: web\r\n\r\n";
+
+/// An application that refuses uploads after their first bytes and ends the connection without
+/// reading the rest. Counts the requests that came out of a body.
+fn refuses_uploads() -> (SocketAddr, Arc<AtomicUsize>) {
+    let strays = Arc::new(AtomicUsize::new(0));
+    let count = strays.clone();
+    let addr = raw_app(move |mut io| {
+        loop {
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") {
+                match io.read(&mut byte) {
+                    Ok(1) => head.push(byte[0]),
+                    _ => return,
+                }
+            }
+            if head.starts_with(b"POST") {
+                let _ = io.read_exact(&mut [0; 64 * 1024]);
+                let answer = "HTTP/1.1 413 Too Large\r\ncontent-length: 7\r\n\r\nrefused";
+                let _ = io.write_all(answer.as_bytes());
+                return;
+            }
+            if head.starts_with(b"GET /from/the/body") {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+            let _ = io.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+        }
+    });
+    (addr, strays)
+}
+
+#[test]
+fn an_upload_that_is_refused_before_its_end_has_one_answer() {
+    let (app, strays) = refuses_uploads();
+    let upgraded = [("OUTBOUND_HTTP1_UPGRADE_THRESHOLD", "0")];
+    for (way, settings, meshed) in [
+        ("HTTP/1", &[][..], true),
+        ("upgraded", &upgraded[..], true),
+        ("unmeshed", &[][..], false),
+    ] {
+        let pair = Pair::with(app, settings, &[]);
+        if !meshed {
+            pair.control
+                .set_endpoints(SERVICE, [objects::endpoint(app)]);
+        }
+        for (megabytes, chunked) in [(4, false), (4, true), (20, false), (20, true)] {
+            let name = format!("{way}, {megabytes} MiB, chunked {chunked}");
+            let piece = REQUEST.repeat((64 << 10) / REQUEST.len());
+            let (framing, piece) = match chunked {
+                true => {
+                    let size = format!("{:x}\r\n", piece.len());
+                    let piece = [size.as_bytes(), &piece, b"\r\n"].concat();
+                    ("transfer-encoding: chunked".to_owned(), piece)
+                }
+                false => {
+                    let size = piece.len() * megabytes * 16;
+                    (format!("content-length: {size}"), piece)
+                }
+            };
+            let mut client = Client::connect(pair.client.outbound);
+            client.send(format!("POST / HTTP/1.1\r\nhost: web\r\n{framing}\r\n\r\n"));
+            let mut io: &TcpStream = client.io();
+            let mut sent = (0..megabytes * 16).try_for_each(|_| io.write_all(&piece));
+            if chunked {
+                sent = sent.and_then(|()| io.write_all(b"0\r\n\r\n"));
+            }
+            // Who sends very much more may be cut off, and has its answer all the same.
+            assert!(sent.is_ok() || megabytes > 4, "{name}: {sent:?}");
+            let answer = client.answer();
+            assert_eq!(answer.status(), 413, "{name}: {}", answer.head);
+            assert_eq!(answer.body_text(), "refused", "{name}");
+            assert_eq!(answer.header("connection"), Some("close"), "{name}");
+            assert!(client.closed(), "{name}: nothing comes behind it");
+            assert_eq!(
+                get(pair.client.outbound, "/next", "web").status(),
+                200,
+                "{name}"
+            );
+        }
+    }
+    assert_eq!(strays.load(Ordering::SeqCst), 0, "no body became a request");
+}
+
+#[test]
+fn an_http2_upload_that_is_refused_before_its_end_has_one_answer() {
+    let app = raw_app(|io| {
+        io.set_nonblocking(true).expect("an option");
+        block_on(async {
+            let io = tokio::net::TcpStream::from_std(io).expect("registers");
+            let Ok(mut connection) = h2::server::handshake(io).await else {
+                return;
+            };
+            while let Some(Ok((request, mut respond))) = connection.accept().await {
+                let status = if request.method() == "POST" { 413 } else { 200 };
+                let head = http::Response::builder().status(status);
+                let head = head.body(()).expect("valid");
+                let Ok(mut stream) = respond.send_response(head, false) else {
+                    continue;
+                };
+                let _ = stream.send_data(Bytes::from_static(b"refused"), true);
+            }
+        });
+    });
+    let pair = Pair::new(app);
+    block_on(async {
+        let mut send = http2::connect(pair.client.outbound).await;
+        for length in [true, false] {
+            const SIZE: usize = 20 << 20;
+            let mut request = http::Request::post("http://web/");
+            if length {
+                request = request.header("content-length", SIZE);
+            }
+            let request = request.body(()).expect("valid");
+            let (response, mut stream) = send.send_request(request, false).expect("open");
+            let mut left = SIZE;
+            while left > 0 {
+                stream.reserve_capacity(left.min(16 << 10));
+                let granted = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await;
+                let Some(Ok(granted)) = granted else { break };
+                let n = granted.min(left);
+                left -= n;
+                if stream.send_data(vec![b'x'; n].into(), left == 0).is_err() {
+                    break;
+                }
+            }
+            assert!(left > 0, "length {length}: nobody takes all of it");
+            let (parts, mut body) = response.await.expect("answered").into_parts();
+            assert_eq!(parts.status, 413, "length {length}");
+            let data = body.data().await.expect("a body").expect("whole");
+            assert_eq!(data, "refused", "length {length}");
+            assert!(body.data().await.is_none(), "length {length}");
+            let next = http::Request::get("http://web/next")
+                .body(())
+                .expect("valid");
+            let got = http2::call(&mut send, next, &[]).await.expect("answered");
+            assert_eq!(
+                got.head.status(),
+                200,
+                "length {length}: the same connection"
+            );
+        }
+    });
+}
+
+#[test]
+fn large_heads_are_not_upgraded() {
+    let app = http_echo();
+    let upgraded = [("OUTBOUND_HTTP1_UPGRADE_THRESHOLD", "0")];
+    let pair = Pair::with(app.addr(), &upgraded, &[]);
+    let ask = |size: usize| {
+        let cookie = "y".repeat(size);
+        let head = format!("GET / HTTP/1.1\r\nhost: web\r\ncookie: {cookie}\r\n\r\n");
+        let status = Client::connect(pair.client.outbound).send(head).answer();
+        assert_eq!(status.status(), 200, "{size} bytes");
+        let seen = app.requests().pop().expect("a request");
+        assert_eq!(seen.header("cookie").map(str::len), Some(size));
+        ["http/1", "http/2"].map(|protocol| {
+            let label = format!("session_protocol=\"{protocol}\"");
+            let family = "inbound_tcp_transport_header_connections_total";
+            pair.server.metric(family, &[label.as_str()]) > 0.5
+        })
+    };
+    assert_eq!(ask(10 << 10), [false, true], "a small one is");
+    assert_eq!(ask(48 << 10), [true, true], "a large one goes as it is");
 }
 
 #[test]

@@ -259,6 +259,27 @@ fn a_request_asks_for_retries() {
     );
 }
 
+#[test]
+fn limits_beyond_all_clocks_are_none() {
+    let (app, _) = scripted();
+    let pair = Pair::new(app.addr());
+    let allowed = rule(|rule| rule.allow_l5d_request_headers = true);
+    pair.control.set_outbound(CLUSTER_IP, allowed);
+    for name in [
+        "l5d-timeout",
+        "l5d-request-timeout",
+        "l5d-response-timeout",
+        "l5d-retry-timeout",
+    ] {
+        for value in ["18446744073709551615s", "18446744073709551615ms"] {
+            let lines = format!("l5d-retry-http: 5xx\r\n{name}: {value}\r\n");
+            let head = format!("GET / HTTP/1.1\r\nhost: web\r\n{lines}\r\n");
+            let answer = Client::connect(pair.client.outbound).send(head).answer();
+            assert_eq!(answer.status(), 200, "{name}: {value}");
+        }
+    }
+}
+
 /// A route for everything below a path, whose rule is changed.
 fn on_path(path: &str, change: impl FnOnce(&mut Rule)) -> outbound::HttpRoute {
     let mut route = objects::http_route(objects::balancer(SERVICE));

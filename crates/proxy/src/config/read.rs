@@ -113,8 +113,12 @@ impl<'a> Reader<'a> {
             metrics_retain_idle: self.duration(env::METRICS_RETAIN_IDLE, 600 * SECOND),
         };
         let http2_client = Http2Windows {
-            stream: self.number(env::HTTP2_INITIAL_STREAM_WINDOW_SIZE, 65_535),
-            connection: self.number(env::HTTP2_INITIAL_CONNECTION_WINDOW_SIZE, 1_048_576),
+            stream: self
+                .get(env::HTTP2_INITIAL_STREAM_WINDOW_SIZE, value::window)
+                .unwrap_or(65_535),
+            connection: self
+                .get(env::HTTP2_INITIAL_CONNECTION_WINDOW_SIZE, value::window)
+                .unwrap_or(1_048_576),
         };
         let tap_listen = self
             .get(env::CONTROL_LISTEN_ADDR, value::socket_addr)
@@ -380,7 +384,16 @@ impl<'a> Reader<'a> {
         let max = self.get(max_name, value::duration);
         let jitter = self.get(jitter_name, value::number::<f64>);
         match (min, max) {
-            (None, None) => jitter.map_or(default, |jitter| Backoff { jitter, ..default }),
+            (None, None) => {
+                match Backoff::new(default.min, default.max, jitter.unwrap_or(default.jitter)) {
+                    Ok(backoff) => backoff,
+                    Err(error) => {
+                        self.mistakes
+                            .push(format!("{jitter_name} is not valid: {error}"));
+                        default
+                    }
+                }
+            }
             (Some(min), Some(max)) => match Backoff::new(min, max, jitter.unwrap_or(0.0)) {
                 Ok(backoff) => backoff,
                 Err(error) => {
@@ -402,8 +415,8 @@ impl<'a> Reader<'a> {
     }
 
     fn http2_server(&mut self, names: &Http2Names) -> Http2Server {
-        let stream = self.get(names.stream_window, value::number);
-        let connection = self.get(names.connection_window, value::number);
+        let stream = self.get(names.stream_window, value::window);
+        let connection = self.get(names.connection_window, value::window);
         let interval = self.get(names.keep_alive_interval, value::duration);
         let timeout = self.get(names.keep_alive_timeout, value::duration);
         Http2Server {
@@ -422,7 +435,13 @@ impl<'a> Reader<'a> {
             max_header_list_size: self.get(names.max_header_list_size, value::number),
             max_pending_accept_reset_streams: self
                 .get(names.max_pending_accept_reset_streams, value::number),
-            max_send_buf_size: self.get(names.max_send_buf_size, value::number),
+            max_send_buf_size: self.get(names.max_send_buf_size, |s| {
+                let size = value::number::<usize>(s)?;
+                match u32::try_from(size) {
+                    Ok(_) => Ok(size),
+                    Err(_) => Err(Malformed::Other("must be at most 4294967295")),
+                }
+            }),
         }
     }
 

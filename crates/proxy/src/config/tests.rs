@@ -230,6 +230,42 @@ fn single_mistakes() {
             Some("1"),
             "between 16384",
         ),
+        (
+            "a window of the server",
+            env::INBOUND_SERVER_HTTP2_INITIAL_CONNECTION_WINDOW_SIZE,
+            Some("2147483648"),
+            "at most 2147483647",
+        ),
+        (
+            "a window of streams",
+            env::OUTBOUND_SERVER_HTTP2_INITIAL_STREAM_WINDOW_SIZE,
+            Some("4294967295"),
+            "at most 2147483647",
+        ),
+        (
+            "a window of clients",
+            env::HTTP2_INITIAL_CONNECTION_WINDOW_SIZE,
+            Some("2147483648"),
+            "at most 2147483647",
+        ),
+        (
+            "a window of clients' streams",
+            env::HTTP2_INITIAL_STREAM_WINDOW_SIZE,
+            Some("2147483648"),
+            "at most 2147483647",
+        ),
+        (
+            "more to send than can be counted",
+            env::OUTBOUND_SERVER_HTTP2_MAX_SEND_BUF_SIZE,
+            Some("4294967296"),
+            "at most 4294967295",
+        ),
+        (
+            "jitter that is no number",
+            env::OUTBOUND_CONNECT_EXP_BACKOFF_JITTER,
+            Some("NaN"),
+            "EXP_BACKOFF_JITTER is not valid: jitter must be",
+        ),
     ];
     for (name, var, value, wanted) in cases {
         let mistakes = read(|env| {

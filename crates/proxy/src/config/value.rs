@@ -48,7 +48,10 @@ pub enum Malformed {
     Other(&'static str),
 }
 
-/// `10s`, `300ms`, `1h`, `365d` or `0`.
+/// Longer is no different: 30 years. Clocks can be moved on by so much.
+pub const LONGEST: Duration = Duration::from_secs(86_400 * 365 * 30);
+
+/// `10s`, `300ms`, `1h`, `365d` or `0`; at most [`LONGEST`].
 pub fn duration(s: &str) -> Result<Duration, Malformed> {
     let s = s.trim();
     let split = s.find(|c: char| !c.is_ascii_digit()).unwrap_or(s.len());
@@ -59,7 +62,7 @@ pub fn duration(s: &str) -> Result<Duration, Malformed> {
             .map(Duration::from_secs)
             .ok_or(Malformed::Duration)
     };
-    match unit {
+    let duration = match unit {
         "" if n == 0 => Ok(Duration::ZERO),
         "ms" => Ok(Duration::from_millis(n)),
         "s" => secs(1),
@@ -67,7 +70,8 @@ pub fn duration(s: &str) -> Result<Duration, Malformed> {
         "h" => secs(3600),
         "d" => secs(86_400),
         _ => Err(Malformed::Duration),
-    }
+    };
+    duration.map(|d| d.min(LONGEST))
 }
 
 /// `true` or `false`.
@@ -82,6 +86,17 @@ pub fn boolean(s: &str) -> Result<bool, Malformed> {
 /// Any number.
 pub fn number<T: FromStr>(s: &str) -> Result<T, Malformed> {
     s.parse().map_err(|_| Malformed::Number)
+}
+
+/// The largest window HTTP/2 knows.
+pub const LARGEST_WINDOW: u32 = 0x7fff_ffff;
+
+/// The size of an HTTP/2 window.
+pub fn window(s: &str) -> Result<u32, Malformed> {
+    match number(s)? {
+        n if n > LARGEST_WINDOW => Err(Malformed::Other("must be at most 2147483647")),
+        n => Ok(n),
+    }
 }
 
 /// `IP:PORT`.
@@ -324,6 +339,9 @@ mod tests {
         ok("2m", 120_000);
         ok("1h", 3_600_000);
         ok("365d", 31_536_000_000);
+        for long in ["18446744073709551615s", "18446744073709551615ms", "10951d"] {
+            assert_eq!(duration(long), Ok(LONGEST), "{long}");
+        }
         for bad in [
             "",
             "10",

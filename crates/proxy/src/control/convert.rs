@@ -9,7 +9,10 @@ use linkerd_tls::Peer;
 use regex::Regex;
 
 use crate::{
-    config::Backoff,
+    config::{
+        Backoff,
+        value::{LARGEST_WINDOW, LONGEST},
+    },
     policy::{
         Meta,
         endpoint::{EndpointMeta, EndpointUpdate, Hint, Http2Params},
@@ -49,8 +52,11 @@ pub(super) fn meta(m: Option<meta::Metadata>) -> Result<Arc<Meta>> {
     }
 }
 
+/// At most [`LONGEST`].
 pub(super) fn duration(d: prost_types::Duration) -> Result<Duration> {
-    Duration::try_from(d).map_err(|_| Unusable::new("negative duration"))
+    Duration::try_from(d)
+        .map(|d| d.min(LONGEST))
+        .map_err(|_| Unusable::new("negative duration"))
 }
 
 pub(super) fn opt_duration(d: Option<prost_types::Duration>) -> Result<Option<Duration>> {
@@ -286,9 +292,10 @@ fn peer(tls: dst::TlsIdentity) -> Option<Peer> {
 fn http2_params(p: dst::Http2ClientParams) -> Http2Params {
     let flow = p.flow_control.unwrap_or_default();
     let positive = |n: u32| Some(n).filter(|n| *n != 0);
+    let possible = |n: &u32| *n <= LARGEST_WINDOW;
     Http2Params {
-        connection_window: positive(flow.initial_connection_window_size),
-        stream_window: positive(flow.initial_stream_window_size),
+        connection_window: positive(flow.initial_connection_window_size).filter(possible),
+        stream_window: positive(flow.initial_stream_window_size).filter(possible),
         keep_alive: p.keep_alive.and_then(|k| {
             let interval = k.interval.and_then(|d| duration(d).ok())?;
             let timeout = k.timeout.and_then(|d| duration(d).ok())?;
@@ -320,4 +327,42 @@ pub(super) fn endpoint_update(update: dst::Update) -> Option<EndpointUpdate> {
             exists: none.exists,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_bounded() {
+        for (name, seconds, want) in [
+            ("a second", 1, Ok(Duration::from_secs(1))),
+            ("for ever", i64::MAX, Ok(LONGEST)),
+            ("negative", -1, Err(Unusable::new("negative duration"))),
+        ] {
+            let wire = prost_types::Duration { seconds, nanos: 0 };
+            assert_eq!(duration(wire), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn impossible_windows_are_left_out() {
+        for (size, want) in [
+            (0, None),
+            (65_535, Some(65_535)),
+            (LARGEST_WINDOW, Some(LARGEST_WINDOW)),
+            (LARGEST_WINDOW + 1, None),
+        ] {
+            let params = http2_params(dst::Http2ClientParams {
+                flow_control: Some(dst::http2_client_params::FlowControl {
+                    initial_connection_window_size: size,
+                    initial_stream_window_size: size,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            });
+            assert_eq!(params.connection_window, want, "{size}");
+            assert_eq!(params.stream_window, want, "{size}");
+        }
+    }
 }

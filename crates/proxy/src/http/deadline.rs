@@ -303,6 +303,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_longest_limits_do_not_pass() {
+        let longest = crate::config::value::duration("18446744073709551615s").expect("valid");
+        let limits = Timeouts {
+            request: Some(longest),
+            response: Some(longest),
+            idle: Some(longest),
+            profile: Some(longest),
+        };
+        let sent = Stage {
+            requested: true,
+            answered: false,
+        };
+        let moment = Duration::from_millis(5);
+        let passed = tokio::time::timeout(moment, expire(limits, Some(longest), sent)).await;
+        assert!(passed.is_err(), "{passed:?}");
+        let never = std::pin::pin!(std::future::pending::<()>());
+        let passed = tokio::time::timeout(moment, before(&limits, Instant::now(), never)).await;
+        assert!(passed.is_err(), "{passed:?}");
+    }
+
+    #[tokio::test]
     async fn the_nearest_limit_counts() {
         let ms = Duration::from_millis;
         let sent = Stage {

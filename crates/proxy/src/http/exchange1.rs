@@ -64,6 +64,8 @@ pub(super) async fn from_http1(
     };
     let mut held = Held::new(total.unwrap_or(0));
     let mut requested = false;
+    // The server did not take all of the body: the rest of it must not pass for the next request.
+    let mut cut = false;
     let mut sent = false;
     let mut spoke = false;
     let mut response = ResponseHead::new();
@@ -80,7 +82,10 @@ pub(super) async fn from_http1(
             match request.poll(cx, client, &mut server) {
                 Poll::Ready(Ok(())) => requested = true,
                 // The server may have answered and closed without reading all of it.
-                Poll::Ready(Err(PipeError::Write(_))) => requested = true,
+                Poll::Ready(Err(PipeError::Write(_))) => {
+                    requested = true;
+                    cut = !request.is_done();
+                }
                 Poll::Ready(Err(PipeError::Body(error)))
                     if error != BodyError::Incomplete && !progress.answered.get() =>
                 {
@@ -193,7 +198,7 @@ pub(super) async fn from_http1(
             }
             routed.observed.answered(response.status(), &view);
             let framing = response.framing();
-            let closing = !requested;
+            let closing = !requested || cut;
             let planned =
                 ResponsePlan::for_client(facts.version, facts.keeps_alive(), framing, closing);
             let edit = ResponseEdit {
@@ -228,11 +233,13 @@ pub(super) async fn from_http1(
             if response.framing() == Framing::Tunnel {
                 return Ok(Next::Tunnel(server));
             }
-            let closes = plan.is_none_or(|p| p.closes());
-            if response.reusable() && requested && !facts.one_off {
+            if !requested || cut {
+                return Ok(Next::Linger);
+            }
+            if response.reusable() && !facts.one_off {
                 endpoint.give_back(server);
             }
-            if closes || !requested || client.is_eof() {
+            if plan.is_none_or(|p| p.closes()) || client.is_eof() {
                 Ok(Next::Close)
             } else {
                 Ok(Next::KeepAlive)
@@ -339,6 +346,7 @@ pub(super) async fn from_http2(
     let endpoint = &flight.endpoint;
     let limits = Limits::default();
     let mut requested = end_stream;
+    let mut cut = false;
     let mut response = ResponseHead::new();
     let mut sink: Option<Sink> = None;
     let mut body = Body::new(Framing::None);
@@ -386,6 +394,7 @@ pub(super) async fn from_http2(
             if let Poll::Ready(Err(_)) = state {
                 // The answer may be there all the same.
                 requested = true;
+                cut = true;
                 server.wbuf.clear();
             }
             if state.is_pending() || requested || waits {
@@ -524,7 +533,7 @@ pub(super) async fn from_http2(
     match result {
         Ok(()) => {
             routed.finish(flight, routed.classify(status, None));
-            if response.reusable() && requested && !is_one_off(parts) {
+            if response.reusable() && requested && !cut && !is_one_off(parts) {
                 endpoint.give_back(server);
             }
             Ok(())

@@ -82,6 +82,8 @@ pub(super) async fn from_http1(
     let mut body = Body::new(head.framing());
     let mut sink = Sink::new(stream);
     let mut requested = bodiless;
+    // The server did not take all of the body: the rest of it must not pass for the next request.
+    let mut cut = false;
     let mut incoming: Option<RecvStream> = None;
     let mut encoding = BodyEncoding::None;
     let mut status = 0;
@@ -98,6 +100,7 @@ pub(super) async fn from_http1(
                 Poll::Pending => break,
                 Poll::Ready(Err(_)) => {
                     requested = true;
+                    cut = !body.is_done();
                     break;
                 }
                 Poll::Ready(Ok(())) => {}
@@ -205,7 +208,7 @@ pub(super) async fn from_http1(
                     keep_alive: facts.keeps_alive(),
                     method: facts.method,
                     end_stream: recv.is_end_stream(),
-                    closing: !requested,
+                    closing: !requested || cut,
                     drop: routed.edits.drop_response.with(Name::L5dOrigProto),
                     add: &[],
                 };
@@ -270,7 +273,9 @@ pub(super) async fn from_http1(
         Ok(()) => {
             held.finish(client);
             routed.finish(flight, routed.classify(status, None));
-            if closes || !requested || client.is_eof() {
+            if !requested || cut {
+                Ok(Next::Linger)
+            } else if closes || client.is_eof() {
                 Ok(Next::Close)
             } else {
                 Ok(Next::KeepAlive)

@@ -65,6 +65,9 @@ fn http_date(text: &str) -> Option<u64> {
         .filter(|y| (1970..=9999).contains(y))?;
     let mut clock = words.next()?.split(':').map(|n| n.parse::<u64>().ok());
     let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    if hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
     // Days of the civil calendar, counted in years that begin in March.
     let years = if month <= 2 { year - 1 } else { year };
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
@@ -114,6 +117,22 @@ mod tests {
             ),
             ("nonsense", 503, None, Some("soon"), None, failure(None)),
             (
+                "a date that cannot be",
+                503,
+                None,
+                Some("Sun, 06 Nov 1994 3000000000000000:00:00 GMT"),
+                None,
+                failure(None),
+            ),
+            (
+                "as long as can be said",
+                429,
+                None,
+                Some("18446744073709551615"),
+                None,
+                failure(Some(u64::MAX)),
+            ),
+            (
                 "other failures have no hint",
                 500,
                 None,
@@ -147,6 +166,10 @@ mod tests {
             ("Tue, 29 Feb 2000 12:00:00 GMT", Some(951_825_600)),
             ("Sunday, 06-Nov-94 08:49:37 GMT", None),
             ("06 Nov 1994", None),
+            ("Sun, 06 Nov 1994 3000000000000000:00:00 GMT", None),
+            ("Sun, 06 Nov 1994 08:18446744073709551615:00 GMT", None),
+            ("Sun, 06 Nov 1994 08:49:61 GMT", None),
+            ("Sat, 31 Dec 2016 23:59:60 GMT", Some(1_483_228_800)),
         ] {
             assert_eq!(http_date(text), want, "{text}");
         }

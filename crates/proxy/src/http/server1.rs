@@ -139,7 +139,7 @@ pub async fn serve<D: Direction>(direction: &D, mut client: Conn) {
 /// How long an orderly end may take.
 const CLOSE: Duration = Duration::from_secs(2);
 /// Bytes thrown away so that the last answer is not lost to a reset.
-const DISCARD: usize = 256 * 1024;
+const DISCARD: usize = 16 << 20;
 
 /// Ends a connection. Closing a socket with unread bytes resets it, and the client might never see the
 /// answer: what it still sends is read and thrown away, within limits.
@@ -300,6 +300,9 @@ impl Failed {
     }
 }
 
+/// Larger heads travel as they are: a Linkerd peer takes 16 KiB as HTTP/2, and fields count more there.
+const UPGRADED_HEAD: usize = 12 * 1024;
+
 /// Finds an endpoint and exchanges; goes on to another when that is safe or asked for.
 async fn dispatch(
     client: &mut Conn,
@@ -315,7 +318,7 @@ async fn dispatch(
         let flight = InFlight::new(endpoint, now);
         routed.begin(&flight);
         let endpoint = &flight.endpoint;
-        let result = if !tunnels && endpoint.upgrades(now) {
+        let result = if !tunnels && head.len() <= UPGRADED_HEAD && endpoint.upgrades(now) {
             let http2 = {
                 // Its room is given back before the exchange begins.
                 let http2 = pin!(endpoint.http2());

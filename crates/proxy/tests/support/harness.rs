@@ -88,6 +88,10 @@ pub fn environment(
         };
         env.insert(name, (*value).to_owned());
     }
+    if extra.iter().any(|(name, _)| *name == "IDENTITY_SERVER_ID") {
+        // One name for both would win over one for each.
+        env.remove("LINKERD2_PROXY_IDENTITY_LOCAL_NAME");
+    }
     env
 }
 
@@ -376,7 +380,7 @@ impl Client {
     pub fn closed(&mut self) -> bool {
         let mut byte = [0];
         match self.io.read(&mut byte) {
-            Ok(n) => n == 0,
+            Ok(n) => n == 0 && self.buf.is_empty(),
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
         }
     }
