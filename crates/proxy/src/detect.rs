@@ -75,6 +75,18 @@ fn request_line(line: &[u8]) -> Http {
     }
 }
 
+/// Whether bytes that may become HTTP begin as a request does: a method, a blank, and a target that only
+/// a request has. What does not is not worth a long wait for its line's end.
+pub fn begins_request(bytes: &[u8]) -> bool {
+    let line = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
+    let Some(space) = line.iter().position(|b| *b == b' ') else {
+        return false;
+    };
+    let (method, target) = (&line[..space], &line[space + 1..]);
+    let connect = method == b"CONNECT" && !target.is_empty();
+    connect || matches!(target.first(), Some(b'/' | b'*')) || target.starts_with(b"http")
+}
+
 fn is_method_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
 }
@@ -235,6 +247,26 @@ mod tests {
         ];
         for (name, bytes, want) in cases {
             assert_eq!(http(bytes), *want, "{name}");
+        }
+    }
+
+    #[test]
+    fn beginnings_of_requests() {
+        for (name, bytes, want) in [
+            ("nothing", &b""[..], false),
+            ("a word", b"ping", false),
+            ("a method alone", b"GET", false),
+            ("a method and a blank", b"GET ", false),
+            ("two words", b"hello world", false),
+            ("an address of its own", b"SELECT host", false),
+            ("origin form", b"GET /", true),
+            ("origin form behind an empty line", b"\r\nGET /a", true),
+            ("absolute form", b"GET http://a", true),
+            ("asterisk form", b"OPTIONS *", true),
+            ("authority form", b"CONNECT a:1", true),
+            ("the preface of HTTP/2", b"PRI *", true),
+        ] {
+            assert_eq!(begins_request(bytes), want, "{name}");
         }
     }
 

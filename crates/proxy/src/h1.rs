@@ -122,9 +122,10 @@ impl Conn {
         }
     }
 
-    /// Counts the connection from now on.
+    /// Counts the connection from now on, and what has been read of it and not used.
     #[must_use]
     pub fn metered(mut self, meter: OpenTransport) -> Self {
+        meter.read(self.rbuf.len());
         self.io = self.io.metered(meter);
         self
     }

@@ -87,7 +87,12 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted, inbound_port: u16) {
     let limit = worker.config.inbound.detect_timeout;
     let began = Instant::now();
     let left = |limit: Duration| limit.saturating_sub(began.elapsed());
-    let Some(conn) = server_first(&worker, &policy, client, orig_dst, conn, limit).await else {
+    let unknown = Client {
+        addr: client,
+        tls: ClientTls::Plain(NoTls::NotFromRemote),
+        target: orig_dst,
+    };
+    let Some(conn) = server_first(&worker, &policy, unknown, conn, limit).await else {
         return;
     };
     let terminated = match tls::detect(&worker, conn, Alpn::None, left(limit)).await {
@@ -102,13 +107,22 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted, inbound_port: u16) {
         tls: terminated.tls,
         target: orig_dst,
     };
-    let conn = terminated.conn;
+    let mut conn = terminated.conn;
     // TLS of the application's own is passed on untouched.
     if matches!(peer.tls, ClientTls::Opaque(_)) {
         forward(&worker, &policy, peer, conn).await;
         return;
     }
     let meshed = matches!(peer.tls, ClientTls::Mesh(_));
+    if let Protocol::Detect { timeout, .. } = &snapshot.protocol
+        && meshed
+    {
+        let first = server_first(&worker, &policy, peer.clone(), conn, left(*timeout));
+        match first.await {
+            Some(silent) => conn = silent,
+            None => return,
+        }
+    }
     let (detect, otherwise): (Option<Duration>, Speaks) = match &snapshot.protocol {
         Protocol::Detect { timeout, .. } => (Some(left(*timeout)), Speaks::Opaque),
         Protocol::Http1(_) if meshed => (Some(left(limit)), Speaks::Http1),
@@ -120,13 +134,13 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted, inbound_port: u16) {
     carry(&worker, &policy, peer, conn, detect, otherwise).await;
 }
 
-/// A client that stays silent may be waiting for its server to speak. Where a plain client is allowed
-/// the application is asked; if it speaks first, the connection is carried to its end here.
+/// A client that stays silent may be waiting for its server to speak. Where the client, as far as it is
+/// known, is allowed the application is asked; if it speaks first, the connection is carried to its end
+/// here.
 async fn server_first(
     worker: &Rc<Worker>,
     policy: &Rc<PortPolicy>,
-    client: SocketAddr,
-    target: SocketAddr,
+    peer: Client,
     mut conn: Conn,
     limit: Duration,
 ) -> Option<Conn> {
@@ -134,19 +148,18 @@ async fn server_first(
     match sniff::more(&mut conn, limit.min(sniff::SILENCE)).await {
         Ok(()) => return Some(conn),
         Err(sniff::SniffError::Timeout) => {}
-        Err(_) => return None,
+        Err(error) => {
+            detection_failed(worker, &peer, &error);
+            return None;
+        }
     }
     let snapshot = policy.current();
-    let peer = Client {
-        addr: client,
-        tls: ClientTls::Plain(NoTls::NotFromRemote),
-        target,
-    };
     let detects = matches!(snapshot.protocol, Protocol::Detect { .. });
-    if !detects || authorize(snapshot.authorizations.iter(), client.ip(), &peer.tls).is_none() {
+    let allowed = authorize(snapshot.authorizations.iter(), peer.addr.ip(), &peer.tls);
+    if !detects || allowed.is_none() {
         return Some(conn);
     }
-    let endpoint = worker.inbound.application(worker, target);
+    let endpoint = worker.inbound.application(worker, peer.target);
     let Ok(mut server) = endpoint.connect(Payload::Opaque).await else {
         return Some(conn);
     };
@@ -157,7 +170,10 @@ async fn server_first(
             carry_opaque(worker, policy, peer, conn, Some(server)).await;
             None
         }
-        Err(_) => None,
+        Err(error) => {
+            detection_failed(worker, &peer, &error);
+            None
+        }
     }
 }
 
@@ -189,7 +205,7 @@ async fn carry(
                 Ok(detect::Http::NotHttp) => ("not_http", Some(otherwise)),
                 Ok(detect::Http::More) => ("read_timeout", Some(otherwise)),
                 Err(error) => {
-                    tracing::debug!(client = %peer.addr, %error, "Protocol detection failed");
+                    detection_failed(worker, &peer, &error);
                     ("error", None)
                 }
             };
@@ -368,6 +384,11 @@ fn metered(worker: &Worker, policy: &PortPolicy, peer: &Client, conn: Conn) -> C
         .server(&policy.current().meta, peer.target.port())
         .finish();
     conn.metered(worker.inbound.transport(&worker.registry, &labels).open())
+}
+
+fn detection_failed(worker: &Worker, peer: &Client, error: &sniff::SniffError) {
+    tracing::debug!(client = %peer.addr, %error, "Protocol detection failed");
+    failed(worker, peer.target, "i/o");
 }
 
 fn tls_failed(worker: &Worker, client: SocketAddr, orig_dst: SocketAddr, error: &TlsError) {

@@ -20,7 +20,7 @@ use crate::{
     io::Stream,
     metrics::{Family, Labels},
     policy::client::{Protocol, Refusal, TcpRoute, TlsRoute},
-    sniff::{self, Speaker},
+    sniff::{self, SniffError, Speaker},
     socket::Accepted,
     tunnel,
     worker::Worker,
@@ -51,6 +51,7 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted) {
         Ok(policy) => policy,
         Err(error) => {
             tracing::debug!(%client, %orig_dst, %error, "Outbound discovery failed");
+            failed(&worker, orig_dst, "unexpected");
             return;
         }
     };
@@ -103,10 +104,23 @@ pub async fn serve(worker: Rc<Worker>, accepted: Accepted) {
                         let kind = RouteKind::Tls(orig_dst, hostname);
                         self::opaque(&worker, &policy, Some(&route.route), conn, kind).await;
                     }
-                    None => tracing::debug!(%orig_dst, ?sni, "No TLS route"),
+                    None => {
+                        tracing::debug!(%orig_dst, ?sni, "No TLS route");
+                        failed(&worker, orig_dst, "unexpected");
+                    }
                 },
-                Ok(sniff::Tls::NotTls) => tracing::debug!(%orig_dst, "Could not find SNI"),
-                Err(error) => tracing::debug!(%orig_dst, %error, "SNI detection failed"),
+                Ok(sniff::Tls::NotTls) => {
+                    tracing::debug!(%orig_dst, "Could not find SNI");
+                    failed(&worker, orig_dst, "unexpected");
+                }
+                Err(SniffError::Timeout) => {
+                    tracing::debug!(%orig_dst, "SNI detection timed out");
+                    failed(&worker, orig_dst, "unexpected");
+                }
+                Err(error) => {
+                    tracing::debug!(%orig_dst, %error, "SNI detection failed");
+                    failed(&worker, orig_dst, "i/o");
+                }
             }
         }
         Protocol::Invalid(message) => {
@@ -132,24 +146,38 @@ async fn serve_detected(
     if matches!(verdict, Ok(detect::Http::More)) && limit > sniff::SILENCE {
         // A silent client may be waiting for its server to speak: ask the server, too.
         let left = || limit.saturating_sub(began.elapsed());
-        if conn.rbuf.is_empty()
-            && let Ok(dialled) = dial(worker, policy, route, "TCP").await
-        {
-            let (other, _) = server.insert(dialled);
-            let first = sniff::first_speaker(&mut conn, other, left()).await;
-            if matches!(first, Ok(Speaker::Gone)) {
-                server = None;
-            }
-            match first {
-                Ok(Speaker::Client | Speaker::Gone) => {
-                    verdict = sniff::http(&mut conn, left()).await;
-                }
-                Ok(Speaker::Server) => verdict = Ok(detect::Http::NotHttp),
-                Ok(Speaker::Nobody) => {}
-                Err(error) => verdict = Err(error),
+        let asked = if conn.rbuf.is_empty() {
+            // What the client says meanwhile may be meant for somebody else.
+            tokio::select! {
+                biased;
+                said = sniff::read(&mut conn) => match said {
+                    Ok(0) => Err(SniffError::Closed),
+                    Ok(_) => Ok(None),
+                    Err(error) => Err(error.into()),
+                },
+                dialled = dial(worker, policy, route, "TCP") => Ok(dialled.ok()),
             }
         } else {
-            verdict = sniff::http(&mut conn, left()).await;
+            Ok(None)
+        };
+        match asked {
+            Err(error) => verdict = Err(error),
+            Ok(None) => verdict = sniff::http(&mut conn, left()).await,
+            Ok(Some(dialled)) => {
+                let (other, _) = server.insert(dialled);
+                let first = sniff::first_speaker(&mut conn, other, left()).await;
+                if matches!(first, Ok(Speaker::Gone)) {
+                    server = None;
+                }
+                match first {
+                    Ok(Speaker::Client | Speaker::Gone) => {
+                        verdict = sniff::http(&mut conn, left()).await;
+                    }
+                    Ok(Speaker::Server) => verdict = Ok(detect::Http::NotHttp),
+                    Ok(Speaker::Nobody) => {}
+                    Err(error) => verdict = Err(error),
+                }
+            }
         }
     }
     let result = match &verdict {
@@ -179,14 +207,31 @@ async fn serve_detected(
                 opaque(worker, policy, route, conn, RouteKind::Tcp(orig_dst)).await;
             }
         },
-        Err(error) => tracing::debug!(%error, "Protocol detection failed"),
+        Err(error) => {
+            tracing::debug!(%error, "Protocol detection failed");
+            failed(worker, orig_dst, "i/o");
+        }
     }
 }
 
-/// Opaque bytes to a service by name, for the gateway. Fails with the name of the error.
+/// Counts a connection that ends because of an error.
+fn failed(worker: &Worker, target: SocketAddr, error: &str) {
+    let labels = Labels::default()
+        .with("error", error)
+        .target(target)
+        .finish();
+    worker
+        .registry
+        .counter(Family::OutboundTcpErrorsTotal, &labels)
+        .inc();
+}
+
+/// Opaque bytes to a service by name, for the gateway that was reached at an address. Fails with the
+/// name of the error.
 pub(crate) async fn carry_named(
     worker: &Rc<Worker>,
     target: Target,
+    orig_dst: SocketAddr,
     conn: Conn,
 ) -> Result<(), &'static str> {
     let local = worker.outbound.target(worker, target);
@@ -200,9 +245,13 @@ pub(crate) async fn carry_named(
         tracing::debug!(target = %local.target(), "The service is not opaque");
         return Err("unexpected");
     };
+    let kind = RouteKind::Tcp(orig_dst);
+    let mut counted = RouteConnection::new(worker, &policy, route.as_ref(), kind);
+    counted.open();
     let dialled = dial(worker, &policy, route.as_ref(), "TCP").await;
     let (server, _flight) = dialled.map_err(|error| {
         tracing::debug!(?error, "Gateway connection failed");
+        counted.failed(error);
         error.cause()
     })?;
     tunnel::copy(conn, server).await;
@@ -290,14 +339,7 @@ impl<'a> RouteConnection<'a> {
     fn failed(&mut self, error: DialError) {
         self.error = error.label();
         let (RouteKind::Tcp(addr) | RouteKind::Tls(addr, _)) = &self.kind;
-        let labels = Labels::default()
-            .with("error", error.cause())
-            .target(*addr)
-            .finish();
-        self.worker
-            .registry
-            .counter(Family::OutboundTcpErrorsTotal, &labels)
-            .inc();
+        failed(self.worker, *addr, error.cause());
     }
 }
 

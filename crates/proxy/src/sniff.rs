@@ -1,7 +1,11 @@
 //! Reads the first bytes of a connection until it is clear what they are, or the time is over. The
 //! bytes stay in the connection's buffer.
 
-use std::{io, task::Poll, time::Duration};
+use std::{
+    io,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
 use tokio::time::timeout;
 
@@ -30,26 +34,30 @@ pub enum Tls {
     NotTls,
 }
 
+/// How long a client may pause after bytes that do not begin a request, but could: a word without the
+/// end of its line is all that many protocols send before they wait for an answer.
+const PAUSE: Duration = Duration::from_millis(250);
+
 /// Looks for HTTP. `More` means that the time is over: the bytes so far are not HTTP.
 pub async fn http(conn: &mut Conn, limit: Duration) -> Result<detect::Http, SniffError> {
-    let sniff = async {
-        loop {
-            match detect::http(&conn.rbuf) {
-                detect::Http::More => {}
-                verdict => return Ok(verdict),
-            }
-            if read(conn).await? == 0 {
-                return if conn.rbuf.is_empty() {
-                    Err(SniffError::Closed)
-                } else {
-                    Ok(detect::Http::NotHttp)
-                };
-            }
+    let began = Instant::now();
+    loop {
+        match detect::http(&conn.rbuf) {
+            detect::Http::More => {}
+            verdict => return Ok(verdict),
         }
-    };
-    timeout(limit, sniff)
-        .await
-        .unwrap_or(Ok(detect::Http::More))
+        let left = limit.saturating_sub(began.elapsed());
+        let hurried = left > PAUSE && !conn.rbuf.is_empty() && !detect::begins_request(&conn.rbuf);
+        let wait = if hurried { PAUSE } else { left };
+        match timeout(wait, read(conn)).await {
+            Ok(Ok(0)) if conn.rbuf.is_empty() => return Err(SniffError::Closed),
+            Ok(Ok(0)) => return Ok(detect::Http::NotHttp),
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) if hurried => return Ok(detect::Http::NotHttp),
+            Err(_) => return Ok(detect::Http::More),
+        }
+    }
 }
 
 /// Looks for TLS.
@@ -75,7 +83,8 @@ pub async fn tls(conn: &mut Conn, limit: Duration) -> Result<Tls, SniffError> {
         .unwrap_or(Err(SniffError::Timeout))
 }
 
-async fn read(conn: &mut Conn) -> io::Result<usize> {
+/// Reads more; 0 is the end.
+pub async fn read(conn: &mut Conn) -> io::Result<usize> {
     std::future::poll_fn(|cx| conn.poll_fill(cx)).await
 }
 

@@ -148,7 +148,26 @@ fn tls_routes_are_taken_by_server_name() {
     let mut client = Client::connect(proxy.outbound);
     let plain = "GET / HTTP/1.1\r\nhost: www.example.com\r\n\r\n";
     assert!(client.send(plain).closed(), "no TLS");
+    let unexpected = ["error=\"unexpected\"", "target_port=\"80\""];
+    counts(&proxy, "outbound_tcp_errors_total", &unexpected, 3.0);
     assert_eq!(exact.connections().len() + below.connections().len(), 2);
+}
+
+#[test]
+fn a_hello_that_does_not_come_is_counted() {
+    let control = ControlPlane::start();
+    let app = Echo::tcp(([127, 0, 0, 1], 0), Behavior::default());
+    let named = sni_match::Match::Exact("www.example.com".into());
+    let routes = vec![tls_route("exact", named, app.addr(), false)];
+    let tls = proxy_protocol::Kind::Tls(proxy_protocol::Tls { routes });
+    control.set_outbound(CLUSTER_IP, egress(tls));
+    let settings = [("OUTBOUND_DETECT_TIMEOUT", "200ms")];
+    let proxy = outbound(&control, &settings);
+    assert!(Client::connect(proxy.outbound).closed(), "silent");
+    let family = "outbound_tcp_errors_total";
+    counts(&proxy, family, &["error=\"unexpected\""], 1.0);
+    drop(Client::connect(proxy.outbound));
+    counts(&proxy, family, &["error=\"i/o\""], 1.0);
 }
 
 #[test]

@@ -27,7 +27,7 @@ use linkerd_testkit::{
     wait_for,
 };
 use linkerd_tls::{Alpn, HANDSHAKE_DEADLINE, Local, Peer, Store, TrustAnchors};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// A proxy whose inbound connections are meant for `target`.
 fn in_front_of(control: &ControlPlane, target: SocketAddr, settings: &[(&str, &str)]) -> Proxy {
@@ -122,6 +122,141 @@ fn a_server_that_closes_has_not_spoken() {
 }
 
 #[test]
+fn a_hesitant_client_does_not_wait_for_a_server_it_does_not_want() {
+    let app = http_echo();
+    let control = ControlPlane::start();
+    let other = "other.ns.svc.cluster.local:80";
+    // Raw bytes would go to a service without endpoints, requests do not.
+    let route = objects::http_route(objects::balancer(other));
+    let opaque = objects::opaque_route(objects::balancer(SERVICE));
+    control.set_outbound(CLUSTER_IP, objects::detect(vec![route], Some(opaque)));
+    control.set_endpoints(SERVICE, []);
+    control.set_endpoints(other, [objects::endpoint(app.addr())]);
+    let vip = OrigDst::fixed(CLUSTER_IP.parse().expect("an address"));
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    let settings = [("OUTBOUND_TCP_FAILFAST_TIMEOUT", "20s")];
+    let proxy = Proxy::start(&control, "curl", vip, local, &settings);
+    let mut client = Client::connect(proxy.outbound);
+    let asked = ["backend_name=\"web\""];
+    wait_for(DEADLINE, "the silent client's server to be asked", || {
+        proxy.metric("outbound_tcp_balancer_queue_requests_total", &asked) > 0.5
+    });
+    let start = Instant::now();
+    assert_eq!(client.get("/", "web").status(), 200);
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn clients_that_leave_before_they_speak_are_counted() {
+    let app = http_echo();
+    let control = ControlPlane::start();
+    let vip = OrigDst::fixed(CLUSTER_IP.parse().expect("an address"));
+    let proxy = Proxy::start(&control, "web", vip, OrigDst::fixed(app.addr()), &[]);
+    control.set_outbound(CLUSTER_IP, objects::service(SERVICE));
+    for (to, family) in [
+        (proxy.inbound, "inbound_tcp_errors_total"),
+        (proxy.outbound, "outbound_tcp_errors_total"),
+    ] {
+        drop(TcpStream::connect(to).expect("connects"));
+        counts(&proxy, family, &["error=\"i/o\""], 1.0);
+    }
+}
+
+/// Says something as soon as it is connected to, and repeats what it hears.
+fn greeter() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let addr = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for io in listener.incoming() {
+            let mut io = io.expect("accepts");
+            std::thread::spawn(move || {
+                let _ = io.write_all(b"220 ready\r\n");
+                let mut buf = [0; 64];
+                while let Ok(n) = io.read(&mut buf)
+                    && n > 0
+                {
+                    let _ = io.write_all(&buf[..n]);
+                }
+            });
+        }
+    });
+    addr
+}
+
+#[test]
+fn an_application_that_speaks_first_is_not_kept_waiting() {
+    let control = ControlPlane::start();
+    let proxy = in_front_of(&control, greeter(), &[]);
+    let peer = direct(&control, &[]);
+    let start = Instant::now();
+    let mut client = Client::connect(proxy.inbound);
+    assert_eq!(client.exactly(11), b"220 ready\r\n", "plain");
+    assert_eq!(client.send("EHLO me\r\n").exactly(9), b"EHLO me\r\n");
+    assert!(start.elapsed() < Duration::from_secs(5), "plain");
+    let start = Instant::now();
+    block_on(async {
+        let mut tls = meshed(&proxy, &peer.store, Alpn::None).await;
+        let mut said = [0; 11];
+        tls.read_exact(&mut said).await.expect("a banner");
+        assert_eq!(&said, b"220 ready\r\n", "meshed without a header");
+        tls.write_all(b"EHLO me\r\n").await.expect("writes");
+        tls.flush().await.expect("writes");
+        let mut echo = [0; 9];
+        tls.read_exact(&mut echo).await.expect("an answer");
+        assert_eq!(&echo, b"EHLO me\r\n", "meshed without a header");
+    });
+    assert!(start.elapsed() < Duration::from_secs(5), "meshed");
+    for tls in ["tls=\"no_identity\"", "tls=\"true\""] {
+        counts(&proxy, "inbound_tcp_authz_allow_total", &[tls], 1.0);
+    }
+}
+
+#[test]
+fn a_word_without_a_line_end_is_answered_within_a_second_over_tls() {
+    let behavior = linkerd_testkit::echo::Behavior::default();
+    let app = linkerd_testkit::echo::Echo::tcp(([127, 0, 0, 1], 0), behavior);
+    let control = ControlPlane::start();
+    let proxy = in_front_of(&control, app.addr(), &[]);
+    let peer = direct(&control, &[]);
+    // One of a few tries, since the machine may be busy.
+    let quick = (0..5).any(|_| {
+        block_on(async {
+            let mut tls = meshed(&proxy, &peer.store, Alpn::None).await;
+            let start = Instant::now();
+            tls.write_all(b"ping").await.expect("writes");
+            tls.flush().await.expect("writes");
+            let mut echo = [0; 4];
+            tls.read_exact(&mut echo).await.expect("an answer");
+            assert_eq!(&echo, b"ping");
+            start.elapsed() < Duration::from_secs(1)
+        })
+    });
+    assert!(quick);
+}
+
+#[test]
+fn what_was_read_to_find_out_the_protocol_counts_as_read() {
+    let app = http_echo();
+    let control = ControlPlane::start();
+    let plain = in_front_of(&control, app.addr(), &[]);
+    let get = "GET / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n";
+    let answer = Client::connect(plain.inbound).send(get).answer();
+    assert_eq!(answer.status(), 200);
+    let port = app.addr().port();
+    let head = header(port, None, Some(Session::Http1));
+    let first = [head.as_slice(), get.as_bytes()].concat();
+    let (through, peer) = (direct(&control, &[]), direct(&control, &[]));
+    let answer = over_tls(&through, &peer.store, Alpn::TransportHeader, &first);
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
+    let size = f64::from(u32::try_from(get.len()).expect("short"));
+    for (proxy, tls) in [(&plain, "tls=\"no_identity\""), (&through, "tls=\"true\"")] {
+        let labels = ["direction=\"inbound\"", "peer=\"src\"", tls];
+        counts(proxy, "tcp_read_bytes_total", &labels, size);
+    }
+}
+
+#[test]
 fn an_address_that_is_not_the_pods_is_refused() {
     let app = http_echo();
     let control = ControlPlane::start();
@@ -148,21 +283,25 @@ fn an_application_that_refuses_opaque_connections_is_an_error() {
     counts(&proxy, "inbound_tcp_errors_total", &labels, 1.0);
 }
 
+/// Connects to the inbound port with TLS.
+async fn meshed(proxy: &Proxy, store: &Store, alpn: Alpn) -> impl AsyncRead + AsyncWrite + Unpin {
+    let id = Id::parse(&proxy.identity).expect("an identity");
+    let peer = Peer::new(id, None).expect("a peer");
+    // Not on this host, as far as policy can see.
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    let afar = SocketAddr::from(([127, 0, 0, 2], 0));
+    socket.bind(afar).expect("an address of ours");
+    let io = socket.connect(proxy.inbound).await.expect("connects");
+    let snapshot = store.snapshot();
+    linkerd_tls::handshake::connect(io, &peer, &snapshot, alpn, HANDSHAKE_DEADLINE)
+        .await
+        .expect("handshakes")
+}
+
 /// Connects to the inbound port with TLS, sends, and gives what comes back.
 fn over_tls(proxy: &Proxy, store: &Store, alpn: Alpn, first: &[u8]) -> Vec<u8> {
     block_on(async {
-        let id = Id::parse(&proxy.identity).expect("an identity");
-        let peer = Peer::new(id, None).expect("a peer");
-        // Not on this host, as far as policy can see.
-        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
-        let afar = SocketAddr::from(([127, 0, 0, 2], 0));
-        socket.bind(afar).expect("an address of ours");
-        let io = socket.connect(proxy.inbound).await.expect("connects");
-        let snapshot = store.snapshot();
-        let mut tls =
-            linkerd_tls::handshake::connect(io, &peer, &snapshot, alpn, HANDSHAKE_DEADLINE)
-                .await
-                .expect("handshakes");
+        let mut tls = meshed(proxy, store, alpn).await;
         let _ = tls.write_all(first).await;
         let _ = tls.flush().await;
         let mut got = Vec::new();
@@ -278,6 +417,11 @@ fn opaque_connections_through_a_gateway_are_authorized_and_counted() {
     let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
     let client = Proxy::start(&control, "curl", local.clone(), local, &[]);
     assert_eq!(through(&client.store, name), b"ping");
+    let target = format!("target_port=\"{port}\"");
+    let route = ["parent_name=\"web\"", target.as_str()];
+    counts(&proxy, "outbound_tcp_route_open_total", &route, 1.0);
+    let closed = [&route[..], &["error=\"\""]].concat();
+    counts(&proxy, "outbound_tcp_route_close_total", &closed, 1.0);
     let allowed = ["authz_name=\"all-unauthenticated\"", "tls=\"true\""];
     counts(&proxy, "inbound_tcp_authz_allow_total", &allowed, 2.0);
     assert!(through(&client.store, "target.example.com").is_empty());

@@ -247,6 +247,18 @@ fn table() -> Vec<(&'static str, &'static str, String)> {
             "counter",
             join(&["direction protocol name"]),
         ),
+        (
+            "stack_poll_total",
+            "counter",
+            join(&["direction protocol name ready"]),
+        ),
+        (
+            "stack_poll_total_ms",
+            "counter",
+            join(&["direction protocol name"]),
+        ),
+        ("tokio_rt_injection_queue_depth", "gauge", String::new()),
+        ("tokio_rt_local_queue_depth", "gauge", String::new()),
         ("tokio_rt_workers", "gauge", String::new()),
         ("tokio_rt_park_total", "counter", String::new()),
         ("tokio_rt_busy_seconds_total", "counter", String::new()),
@@ -266,6 +278,20 @@ fn table() -> Vec<(&'static str, &'static str, String)> {
             join(&["result"]),
         ),
     ];
+    for count in [
+        "noop",
+        "steal",
+        "steal_operations",
+        "remote_schedule",
+        "local_schedule",
+        "overflow",
+        "polls",
+        "budget_forced_yield",
+        "io_driver_ready",
+    ] {
+        let name: &'static str = format!("tokio_rt_{count}_total").leak();
+        rows.push((name, "counter", String::new()));
+    }
     for (balancer, labels) in [
         ("outbound_http_balancer", join(&[PARENT, BACKEND])),
         ("control_destination_balancer", "addr".to_owned()),

@@ -82,6 +82,81 @@ fn a_server_that_speaks_first_is_not_kept_waiting() {
     assert_eq!(&echo, b"EHLO me\r\n");
 }
 
+/// Whether one of a few tries is quick enough, on a machine that may be busy.
+fn quickly(mut attempt: impl FnMut()) -> bool {
+    (0..5).any(|_| {
+        let start = Instant::now();
+        attempt();
+        start.elapsed() < Duration::from_secs(1)
+    })
+}
+
+#[test]
+fn a_word_without_a_line_end_is_answered_within_a_second() {
+    let app = Echo::tcp(([127, 0, 0, 1], 0), Behavior::default());
+    let pair = Pair::new(app.addr());
+    let inbound = Proxy::start(
+        &pair.control,
+        "web",
+        OrigDst::Kernel,
+        OrigDst::fixed(app.addr()),
+        &[],
+    );
+    for (name, to) in [
+        ("outbound", pair.client.outbound),
+        ("inbound", inbound.inbound),
+    ] {
+        for word in ["ping", "PING", "G", "hello world", "\r\n"] {
+            let said = || {
+                let mut client = Client::connect(to);
+                assert_eq!(client.send(word).exactly(word.len()), word.as_bytes());
+            };
+            assert!(quickly(said), "{name}, {word:?}");
+        }
+    }
+    for (proxy, family) in [
+        (&pair.client, "outbound_tcp_detect_http_results_total"),
+        (&inbound, "inbound_tcp_detect_http_results_total"),
+    ] {
+        assert!(proxy.metric(family, &["result=\"not_http\""]) > 4.5);
+        harness::counts(proxy, family, &["result=\"read_timeout\""], 0.0);
+    }
+}
+
+#[test]
+fn a_request_that_comes_in_pieces_is_still_http() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    let inbound = Proxy::start(
+        &pair.control,
+        "web",
+        OrigDst::Kernel,
+        OrigDst::fixed(app.addr()),
+        &[],
+    );
+    #[expect(clippy::disallowed_methods, reason = "being slow is what is tested")]
+    let pause = |millis| std::thread::sleep(Duration::from_millis(millis));
+    for (name, to) in [
+        ("outbound", pair.client.outbound),
+        ("inbound", inbound.inbound),
+    ] {
+        // The beginning of a request, after which it may take its time.
+        for begun in ["GET /", "\r\nGET /", "GET http://web/", "OPTIONS *"] {
+            let mut client = Client::connect(to);
+            for byte in begun.bytes() {
+                client.send([byte]);
+                pause(10);
+            }
+            pause(700);
+            for piece in [" HT", "TP/1.1\r", "\nhost: w", "eb\r\n\r\n"] {
+                client.send(piece);
+                pause(300);
+            }
+            assert_eq!(client.answer().status(), 200, "{name}, {begun:?}");
+        }
+    }
+}
+
 #[test]
 fn unknown_destinations_are_forwarded_plain() {
     let app = http_echo();

@@ -96,7 +96,7 @@ async fn opaque(
         tracing::info!(%target, "bad gateway domain");
         return Err("gateway domain invalid");
     }
-    outbound::carry_named(worker, target, conn).await
+    outbound::carry_named(worker, target, peer.target, conn).await
 }
 
 /// Whether the gateway serves a name.

@@ -104,6 +104,8 @@ families! {
     ControlResponseLatencyMs "control_response_latency_ms" "histogram" "Response latency of control-plane requests." HISTOGRAM_MS;
     StackCreateTotal "stack_create_total" "counter" "Total number of things made for one endpoint or destination." &[];
     StackDropTotal "stack_drop_total" "counter" "Total number of them dropped." &[];
+    StackPollTotal "stack_poll_total" "counter" "Total number of times one was asked whether it is ready. Always 0: none has to be asked." &[];
+    StackPollTotalMs "stack_poll_total_ms" "counter" "Total milliseconds until one was ready. Always 0: none has to be asked." &[];
     OutboundHttpRouteRequestFrameSize "outbound_http_route_request_frame_size_bytes" "histogram" "Sizes of request body frames." FRAME_BYTES;
     OutboundHttpRouteBackendResponseFrameSize "outbound_http_route_backend_response_frame_size_bytes" "histogram" "Sizes of response body frames." FRAME_BYTES;
     InboundHttpRequests "inbound_http_requests_total" "counter" "Inbound requests dispatched to the application." &[];

@@ -25,7 +25,7 @@ impl Runtimes {
             .iter()
             .map(|m| m.worker_total_busy_duration(0).as_secs_f64())
             .sum();
-        let rows: [(&str, &str, &str, u64); 7] = [
+        let rows: [(&str, &str, &str, u64); 14] = [
             (
                 "workers",
                 "gauge",
@@ -50,6 +50,12 @@ impl Runtimes {
                 "Times a thread went to sleep.",
                 parks,
             ),
+            (
+                "local_queue_depth",
+                "gauge",
+                "Tasks waiting in queues of single threads. Not told by the runtime: 0.",
+                0,
+            ),
             // Every thread has a runtime of its own: there is nobody to take tasks from.
             (
                 "steal_total",
@@ -67,6 +73,42 @@ impl Runtimes {
                 "overflow_total",
                 "counter",
                 "Times a thread gave tasks away.",
+                0,
+            ),
+            (
+                "noop_total",
+                "counter",
+                "Times a thread woke up for nothing. Not told by the runtime: 0.",
+                0,
+            ),
+            (
+                "remote_schedule_total",
+                "counter",
+                "Tasks woken from outside the runtime. Not told by the runtime: 0.",
+                0,
+            ),
+            (
+                "local_schedule_total",
+                "counter",
+                "Tasks woken from inside the runtime. Not told by the runtime: 0.",
+                0,
+            ),
+            (
+                "polls_total",
+                "counter",
+                "Times tasks were run. Not told by the runtime: 0.",
+                0,
+            ),
+            (
+                "budget_forced_yield_total",
+                "counter",
+                "Times a task was made to give way. Not told by the runtime: 0.",
+                0,
+            ),
+            (
+                "io_driver_ready_total",
+                "counter",
+                "Times sockets became ready. Not told by the runtime: 0.",
                 0,
             ),
         ];

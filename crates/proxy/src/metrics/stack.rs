@@ -9,6 +9,8 @@ use super::{Counter, Family, Labels, Registry};
 pub struct Stacks {
     created: Arc<Counter>,
     dropped: Arc<Counter>,
+    /// Shown because dashboards look for them; nothing moves them.
+    _polls: [Arc<Counter>; 4],
 }
 
 /// One of them.
@@ -20,9 +22,16 @@ impl Stacks {
     pub fn new(registry: &Registry, direction: &str, protocol: &str, name: &str) -> Rc<Self> {
         let labels = Labels::direction(direction)
             .with("protocol", protocol)
-            .with("name", name)
-            .finish();
+            .with("name", name);
+        let polls = |ready| {
+            let labels = labels.clone().with("ready", ready).finish();
+            registry.counter(Family::StackPollTotal, &labels)
+        };
+        let [yes, no, error] = ["true", "false", "error"].map(polls);
+        let labels = labels.finish();
+        let millis = registry.counter(Family::StackPollTotalMs, &labels);
         Rc::new(Self {
+            _polls: [yes, no, error, millis],
             created: registry.counter(Family::StackCreateTotal, &labels),
             dropped: registry.counter(Family::StackDropTotal, &labels),
         })
