@@ -19,7 +19,7 @@ const WALLS: &[(&str, &[&str])] = &[
     ("k8s", &["core", "runtime"]),
     ("init", &["core"]),
     // The same rules, for pods that the node redirects.
-    ("cni", &["init", "k8s", "runtime"]),
+    ("cni", &["core", "init", "k8s", "runtime"]),
     ("proxy", &["api", "core", "http1", "runtime", "tls"]),
     ("destination", SHARED),
     ("identity", SHARED),

@@ -351,6 +351,7 @@ fn the_cni_plugin_is_helms() {
         "logLevel=info",
         "ignoreInboundPorts=1\\,2-3,ignoreOutboundPorts=25,proxyGID=7,commonLabels.team=mesh,resources.cpu.limit=1",
         "destCNIBinDir=/etc/cni/net.d,priorityClassName=high,privileged=true,disableIPv6=false",
+        "keepOnExit=true,hostNetwork=true",
     ] {
         let ours = run(linkerd().args(["install-cni", "--set", &both, "--set", sets]));
         let theirs = run(Command::new(&helm)

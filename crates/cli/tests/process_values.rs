@@ -482,3 +482,60 @@ fn values_reach_their_place() {
     });
     assert!(allowed, "a binding for the reader");
 }
+
+/// What `install-cni` does with these values.
+fn cni(sets: &str) -> std::process::Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_linkerd"));
+    command.env_clear().args(["install-cni", "--set", sets]);
+    command.output().expect("linkerd starts")
+}
+
+#[test]
+fn the_cni_plugins_installer_is_ready_after_its_work_and_may_leave_it() {
+    for (sets, arguments, host_network) in [
+        ("logLevel=info", json!(["--log-level=info"]), Value::Null),
+        (
+            "keepOnExit=true,hostNetwork=true",
+            json!(["--log-level=info", "--keep-on-exit"]),
+            json!(true),
+        ),
+    ] {
+        let output = cni(sets);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{sets}: {said}");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let documents = linkerd_cli::manifest::documents("test", &text).expect("YAML");
+        let objects: Vec<Value> = documents.into_iter().map(|d| d.value).collect();
+        let pod = &object(&objects, "DaemonSet", "linkerd-cni")["spec"]["template"]["spec"];
+        assert_eq!(pod["hostNetwork"], host_network, "{sets}");
+        let installer = &pod["containers"][0];
+        assert_eq!(installer["args"], arguments, "{sets}");
+        let ready = &installer["readinessProbe"]["exec"]["command"];
+        assert_eq!(
+            (&ready[0], &ready[1]),
+            (
+                &json!("/usr/lib/linkerd/linkerd-cni-install"),
+                &json!("--ready")
+            ),
+            "{sets}"
+        );
+        let config = object(&objects, "ConfigMap", "linkerd-cni-config");
+        let entry = config["data"]["cni_network_config"].as_str().expect("text");
+        let entry: Value = serde_json::from_str(entry).expect("JSON");
+        assert_eq!(entry["kubernetes"]["namespace"], "linkerd-cni", "{sets}");
+    }
+}
+
+#[test]
+fn a_repair_controller_that_is_not_there_is_refused() {
+    let output = cni("repairController.enabled=true");
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains(
+            "repairController.enabled is not supported: this version has no repair controller"
+        ),
+        "{said}"
+    );
+    assert!(cni("repairController.enabled=false").status.success());
+}

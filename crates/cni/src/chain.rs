@@ -38,6 +38,9 @@ pub fn chained(file: &str, text: &str, entry: &Value) -> Result<Chained> {
     let Some(plugins) = map.get_mut("plugins").and_then(Value::as_array_mut) else {
         bail!("cannot determine plugins from existing cni configuration");
     };
+    if !plugins.iter().all(Value::is_object) {
+        bail!("cannot extract plugin from configuration");
+    }
     take_out(plugins);
     plugins.push(entry.clone());
     Ok(Chained {
@@ -84,17 +87,15 @@ fn sorted(value: &Value) -> Value {
 
 /// How the plugin reaches the API server from the node.
 pub fn kubeconfig(host: &str, port: &str, ca: &str, token: &str) -> Result<String> {
-    for (value, name) in [
-        (host, "service-host"),
-        (port, "service-port"),
-        (token, "token-data"),
+    for (value, missing) in [
+        (host, "service-host is zero length"),
+        (port, "service-port is zero length"),
+        (token, "token-data is zero-length"),
+        (ca, "certificate authority data is zero-length"),
     ] {
         if value.trim().is_empty() {
-            bail!("{name} is zero length");
+            bail!(missing);
         }
-    }
-    if ca.trim().is_empty() {
-        bail!("certificate authority data is zero-length");
     }
     let host = if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]")
@@ -161,13 +162,25 @@ mod tests {
         assert_eq!(chained.file, "10-bridge.conflist");
         let value: Value = serde_json::from_str(&chained.text).expect("JSON");
         assert_eq!(value["name"], "k8s-pod-network");
+        assert_eq!(value["cniVersion"], "0.3.1");
         assert_eq!(value["plugins"][0], json!({"name": "n", "type": "bridge"}));
     }
 
     #[test]
     fn what_is_no_configuration_is_refused() {
-        for text in ["", "[]", "{}", r#"{"plugins": {}}"#] {
-            chained("x.conflist", text, &entry()).expect_err(text);
+        let no_plugins = "cannot determine plugins from existing cni configuration";
+        for (text, said) in [
+            ("", "x.conflist is not JSON"),
+            ("[]", no_plugins),
+            ("{}", no_plugins),
+            (r#"{"plugins": {}}"#, no_plugins),
+            (
+                r#"{"plugins": ["ptp"]}"#,
+                "cannot extract plugin from configuration",
+            ),
+        ] {
+            let error = chained("x.conflist", text, &entry()).expect_err(text);
+            assert_eq!(error.to_string(), said, "{text}");
         }
     }
 
@@ -180,12 +193,20 @@ mod tests {
             Some("linkerd-cni-context")
         );
         assert!(text.contains("server: https://[fd00::1]:443"), "{text}");
-        for (host, port, ca, token) in [
-            ("", "443", "CA", "t"),
-            ("h", "443", "", "t"),
-            ("h", "443", "CA", "\n"),
+        for (host, port, ca, token, said) in [
+            ("", "443", "CA", "t", "service-host is zero length"),
+            ("h", "", "CA", "t", "service-port is zero length"),
+            (
+                "h",
+                "443",
+                "",
+                "t",
+                "certificate authority data is zero-length",
+            ),
+            ("h", "443", "CA", "\n", "token-data is zero-length"),
         ] {
-            kubeconfig(host, port, ca, token).expect_err("something is missing");
+            let error = kubeconfig(host, port, ca, token).expect_err(said);
+            assert_eq!(error.to_string(), said);
         }
     }
 }

@@ -29,8 +29,14 @@ impl std::fmt::Debug for Cluster {
 
 impl Cluster {
     pub async fn of(kubeconfig: &str) -> Result<Self> {
-        let file = Kubeconfig::read_from(kubeconfig)
+        let mut file = Kubeconfig::read_from(kubeconfig)
             .with_context(|| format!("linkerd-cni: cannot read kubeconfig {kubeconfig}"))?;
+        // The node's proxy (HTTPS_PROXY) is not for the way to the API server. The variables are read,
+        // and may be refused, only where the file names no proxy.
+        let clusters = file.clusters.iter_mut();
+        for cluster in clusters.filter_map(|named| named.cluster.as_mut()) {
+            cluster.proxy_url = Some("http://unused".to_owned());
+        }
         let options = KubeConfigOptions {
             context: Some(CONTEXT.to_owned()),
             ..KubeConfigOptions::default()
@@ -38,6 +44,7 @@ impl Cluster {
         let mut config = Config::from_custom_kubeconfig(file, &options)
             .await
             .with_context(|| format!("linkerd-cni: kubeconfig {kubeconfig} is not usable"))?;
+        config.proxy_url = None;
         config.connect_timeout = Some(PATIENCE);
         config.read_timeout = Some(PATIENCE);
         let client = Client::try_from(config).context("linkerd-cni: no Kubernetes client")?;

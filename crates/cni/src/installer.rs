@@ -43,16 +43,20 @@ pub struct Installer {
 }
 
 impl Settings {
-    /// Reads the environment that the chart sets.
+    /// Reads the environment that the chart sets. An empty variable is none.
     pub fn read(env: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let env = |name: &str| env(name).filter(|value| !value.is_empty());
         let or = |name: &str, default: &str| env(name).unwrap_or_else(|| default.to_owned());
-        let account = "/var/run/secrets/kubernetes.io/serviceaccount";
+        let account = or(
+            "SERVICE_ACCOUNT_PATH",
+            "/var/run/secrets/kubernetes.io/serviceaccount",
+        );
         let entry = match (env("CNI_NETWORK_CONFIG"), env("CNI_NETWORK_CONFIG_FILE")) {
-            (Some(entry), _) if !entry.is_empty() => entry,
-            (_, Some(file)) => {
+            (Some(entry), _) => entry,
+            (None, Some(file)) => {
                 fs::read_to_string(&file).with_context(|| format!("reading {file}"))?
             }
-            _ => bail!("cannot build configuration from any known source"),
+            (None, None) => bail!("cannot build configuration from any known source"),
         };
         Ok(Self {
             host: or("CONTAINER_MOUNT_PREFIX", "/host").into(),
@@ -105,15 +109,7 @@ impl Installer {
     /// A configuration that cannot be read is left alone and told of once.
     pub fn keep(&mut self) -> Result<()> {
         self.keep_kubeconfig()?;
-        let dir = self.settings.here(&self.settings.net_dir);
-        for file in files(&dir)? {
-            let kind = file.extension().and_then(|kind| kind.to_str());
-            if !matches!(kind, Some("conf" | "conflist")) {
-                continue;
-            }
-            let Ok(text) = fs::read_to_string(&file) else {
-                continue; // gone meanwhile
-            };
+        for (file, text) in self.configurations()? {
             if self.written.get(&file) == Some(&text) {
                 continue;
             }
@@ -123,6 +119,39 @@ impl Installer {
             }
         }
         Ok(())
+    }
+
+    /// Whether pods that are made now are redirected: every configuration there is ends with our
+    /// entry, and the plugin finds its kubeconfig. Configurations that are left alone do not count.
+    pub fn is_in_place(&self) -> Result<bool> {
+        let s = &self.settings;
+        let mut ours = 0;
+        for (file, text) in self.configurations()? {
+            let Ok(chained) = chained(&name(&file), &text, &self.entry) else {
+                continue;
+            };
+            if chained.text != text {
+                return Ok(false);
+            }
+            ours += 1;
+        }
+        Ok(ours > 0 && s.here(&s.net_dir).join(&s.kubeconfig).exists())
+    }
+
+    /// Configurations of the node's network, with their texts.
+    fn configurations(&self) -> Result<Vec<(PathBuf, String)>> {
+        let dir = self.settings.here(&self.settings.net_dir);
+        let is_one = |file: &PathBuf| {
+            let kind = file.extension().and_then(|kind| kind.to_str());
+            matches!(kind, Some("conf" | "conflist"))
+        };
+        // One that cannot be read is gone meanwhile.
+        let read = |file: PathBuf| {
+            let text = fs::read_to_string(&file).ok()?;
+            Some((file, text))
+        };
+        let found = files(&dir)?.into_iter();
+        Ok(found.filter(is_one).filter_map(read).collect())
     }
 
     fn chain(&mut self, file: &Path, text: &str) -> Result<()> {
@@ -302,6 +331,7 @@ mod tests {
         let node = Node::new();
         let mut installer = node.installer();
         installer.programs().expect("copied");
+        assert!(!installer.is_in_place().expect("looked"));
         installer.keep().expect("kept");
         assert_eq!(node.text("host/opt/cni/bin/linkerd-cni"), "program");
         assert!(
@@ -318,7 +348,9 @@ mod tests {
             r#"{"name":"n","plugins":[{"type":"ptp"},{"type":"new"}]}"#,
         );
         node.put("account/token", "two");
+        assert!(!installer.is_in_place().expect("looked"));
         installer.keep().expect("kept");
+        assert!(installer.is_in_place().expect("looked"));
         assert!(node.text(LIST).contains("linkerd-cni"));
         assert!(node.text(KUBECONFIG).contains("token: two"));
         installer.undo().expect("undone");
@@ -337,6 +369,43 @@ mod tests {
         assert!(node.text(LIST).contains("linkerd-cni"));
         assert!(node.has("host/etc/cni/net.d/20-single.conflist"));
         assert!(!node.has("host/etc/cni/net.d/20-single.conf"));
+        assert!(
+            installer.is_in_place().expect("looked"),
+            "as far as it can be"
+        );
+    }
+
+    #[test]
+    fn a_node_without_a_network_is_not_in_place() {
+        let node = Node::new();
+        fs::remove_file(node.dir.path().join(LIST)).expect("ours");
+        let mut installer = node.installer();
+        installer.keep().expect("kept");
+        assert!(!installer.is_in_place().expect("looked"));
+    }
+
+    #[test]
+    fn mode_and_owner_of_a_configuration_stay() {
+        let node = Node::new();
+        let file = node.dir.path().join(LIST);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("ours");
+        let before = fs::metadata(&file).expect("there");
+        let about = |when: &str| {
+            let now = fs::metadata(&file).expect(when);
+            assert_eq!(now.mode() & 0o777, 0o640, "{when}");
+            assert_eq!(
+                (now.uid(), now.gid()),
+                (before.uid(), before.gid()),
+                "{when}"
+            );
+        };
+        let mut installer = node.installer();
+        installer.keep().expect("kept");
+        assert!(node.text(LIST).contains("linkerd-cni"));
+        about("chained");
+        installer.undo().expect("undone");
+        assert!(!node.text(LIST).contains("linkerd-cni"));
+        about("unchained");
     }
 
     #[test]
@@ -347,5 +416,45 @@ mod tests {
         assert_eq!(error, "cannot build configuration from any known source");
         let some = Settings::read(|name| (name == "CNI_NETWORK_CONFIG").then(|| "{}".to_owned()));
         assert_eq!(some.expect("settings").host, Path::new("/host"));
+    }
+
+    #[test]
+    fn the_first_source_that_is_not_empty_wins() {
+        let node = Node::new();
+        node.put("entry", "from the file");
+        let file = node.dir.path().join("entry").display().to_string();
+        let missing = format!("{file}-missing");
+        let (file, missing) = (file.as_str(), missing.as_str());
+        let nothing = "cannot build configuration from any known source";
+        let unread = format!("reading {missing}");
+        for (name, given, from_file, expected) in [
+            ("both", "given", file, Ok("given")),
+            (
+                "a file missing that nobody asks",
+                "given",
+                missing,
+                Ok("given"),
+            ),
+            ("the file", "", file, Ok("from the file")),
+            ("a missing file", "", missing, Err(unread.as_str())),
+            ("both empty", "", "", Err(nothing)),
+        ] {
+            let read = Settings::read(|key| match key {
+                "CNI_NETWORK_CONFIG" => Some(given.to_owned()),
+                "CNI_NETWORK_CONFIG_FILE" => Some(from_file.to_owned()),
+                _ => Some(String::new()),
+            });
+            match (read, expected) {
+                (Ok(settings), Ok(entry)) => {
+                    assert_eq!(settings.entry, entry, "{name}");
+                    // An empty variable does not beat the default.
+                    assert_eq!(settings.host, Path::new("/host"), "{name}");
+                    let ca = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
+                    assert_eq!(settings.ca, Path::new(ca), "{name}");
+                }
+                (Err(error), Err(said)) => assert_eq!(error.to_string(), said, "{name}"),
+                (read, _) => panic!("{name}: {read:?}"),
+            }
+        }
     }
 }

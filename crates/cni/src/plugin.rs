@@ -4,10 +4,12 @@
 use crate::conf::Redirect;
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::Pod;
+use linkerd_core::duration;
 use linkerd_init::args::Args;
 use linkerd_k8s::labels::{
-    ADMIN_PORT, CONTROL_PLANE_COMPONENT, CONTROL_PORT, INBOUND_PORT, OUTBOUND_PORT, PROXY_GID,
-    PROXY_UID, SKIP_INBOUND_PORTS, SKIP_OUTBOUND_PORTS, SKIP_SUBNETS,
+    ADMIN_PORT, CLOSE_WAIT_TIMEOUT, CONTROL_PLANE_COMPONENT, CONTROL_PORT, INBOUND_PORT,
+    OUTBOUND_PORT, PROXY_GID, PROXY_UID, SKIP_INBOUND_PORTS, SKIP_INBOUND_SUBNETS,
+    SKIP_OUTBOUND_PORTS, SKIP_OUTBOUND_SUBNETS, SKIP_SUBNETS,
 };
 use serde::Serialize as _;
 use serde_json::{Value, json};
@@ -17,8 +19,50 @@ use std::collections::BTreeMap;
 pub const VERSIONS: [&str; 7] = [
     "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0",
 ];
+/// Codes of the protocol: a version that does not allow what is asked for, and what cannot be read.
+const INCOMPATIBLE: u32 = 1;
+const UNREADABLE: u32 = 6;
 /// The code of errors that are a plugin's own.
 const OWN_ERROR: u32 = 999;
+
+/// What the runtime is told when something went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub code: u32,
+    pub message: String,
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self {
+            code: OWN_ERROR,
+            message: format!("{error:#}"),
+        }
+    }
+}
+
+/// Whether a configuration of this version knows the command: those of the later protocols came
+/// with them.
+pub fn allowed(command: &str, version: &str) -> Result<(), Failure> {
+    let since = match command {
+        "CHECK" => [0, 4, 0],
+        "GC" | "STATUS" => [1, 1, 0],
+        _ => return Ok(()),
+    };
+    let given = if version.is_empty() { "0.1.0" } else { version };
+    let numbers: Result<Vec<u32>, _> = given.split('.').map(str::parse).collect();
+    match numbers.as_deref() {
+        Ok(numbers @ [_, _, _]) if numbers >= since.as_slice() => Ok(()),
+        Ok([_, _, _]) => Err(Failure {
+            code: INCOMPATIBLE,
+            message: format!("config version does not allow {command}"),
+        }),
+        _ => Err(Failure {
+            code: UNREADABLE,
+            message: format!("linkerd-cni: cniVersion {given:?} is not a version"),
+        }),
+    }
+}
 
 /// The pod of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +100,12 @@ pub fn pod_of(arguments: &str) -> Result<Option<PodName>> {
         }),
         _ => None,
     })
+}
+
+/// Whether the pod is one of the installer's, in its own namespace. It must start without our help:
+/// when the token on the node is dead, it is what brings a new one.
+pub fn is_installer(pod: &PodName, namespace: &str) -> bool {
+    pod.namespace == namespace && pod.name.starts_with("linkerd-cni-")
 }
 
 /// Whether the pod has a proxy and nothing of its own that redirects traffic to it.
@@ -114,7 +164,16 @@ pub fn rules(
     let mut outbound = annotation(SKIP_OUTBOUND_PORTS)
         .map_or_else(|| settings.outbound_ports_to_ignore.clone(), list);
     outbound.extend(api_ports.iter().cloned());
-    let subnets = annotation(SKIP_SUBNETS).map_or_else(|| settings.subnets_to_ignore.clone(), list);
+    let mut subnets =
+        annotation(SKIP_SUBNETS).map_or_else(|| settings.subnets_to_ignore.clone(), list);
+    let more = annotation(SKIP_INBOUND_SUBNETS).map(list);
+    subnets.extend(more.unwrap_or_default());
+    let outbound_subnets = annotation(SKIP_OUTBOUND_SUBNETS).map(list);
+    // Only the pod's own counts. The injector tells of one that is no duration.
+    let close_wait = own
+        .and_then(|annotations| annotations.get(CLOSE_WAIT_TIMEOUT))
+        .and_then(|text| duration::parse(text).ok())
+        .and_then(|timeout| i64::try_from(timeout.as_secs()).ok());
     // Naming the program and not the mode leaves the way open to netlink where a node has no such
     // program.
     let (mode, program) = match settings.iptables_mode.as_str() {
@@ -140,6 +199,8 @@ pub fn rules(
         inbound_ports_to_ignore: inbound,
         outbound_ports_to_ignore: outbound,
         inbound_subnets_to_ignore: subnets,
+        outbound_subnets_to_ignore: outbound_subnets.unwrap_or_default(),
+        timeout_close_wait_secs: close_wait.unwrap_or_default(),
         simulate: settings.simulate,
         use_wait_flag: settings.use_wait_flag,
         iptables_mode: mode.to_owned(),
@@ -167,13 +228,13 @@ pub fn versions() -> String {
 }
 
 /// What the runtime reads when something failed.
-pub fn failure(version: &str, message: &str) -> String {
+pub fn failed(version: &str, failure: &Failure) -> String {
     let version = if version.is_empty() {
         VERSIONS[VERSIONS.len() - 1]
     } else {
         version
     };
-    pretty(&json!({"cniVersion": version, "code": OWN_ERROR, "msg": message}))
+    pretty(&json!({"cniVersion": version, "code": failure.code, "msg": failure.message}))
 }
 
 fn pretty(value: &Value) -> String {
@@ -287,6 +348,126 @@ mod tests {
     }
 
     #[test]
+    fn subnets_by_direction_and_the_close_wait_timeout() {
+        let settings = Redirect {
+            subnets_to_ignore: vec!["192.168.0.0/16".to_owned()],
+            ..Redirect::default()
+        };
+        let namespace: BTreeMap<String, String> = [
+            (SKIP_OUTBOUND_SUBNETS.to_owned(), "10.2.0.0/16".to_owned()),
+            (CLOSE_WAIT_TIMEOUT.to_owned(), "9s".to_owned()),
+        ]
+        .into();
+        let with = |annotations: Value| {
+            let pod = pod(json!({"metadata": {"annotations": annotations}}));
+            rules(&settings, &pod, &namespace, &[]).expect("rules")
+        };
+        let plain = with(json!({}));
+        assert_eq!(plain.inbound_subnets_to_ignore, ["192.168.0.0/16"]);
+        assert_eq!(plain.outbound_subnets_to_ignore, ["10.2.0.0/16"]);
+        assert_eq!(
+            plain.timeout_close_wait_secs, 0,
+            "only the pod's own counts"
+        );
+        let laid = with(json!({
+            SKIP_INBOUND_SUBNETS: "10.0.0.0/8, fd00::/8", SKIP_OUTBOUND_SUBNETS: "10.1.0.0/16",
+            CLOSE_WAIT_TIMEOUT: "1m5s",
+        }));
+        assert_eq!(
+            laid.inbound_subnets_to_ignore,
+            ["192.168.0.0/16", "10.0.0.0/8", "fd00::/8"]
+        );
+        assert_eq!(laid.outbound_subnets_to_ignore, ["10.1.0.0/16"]);
+        assert_eq!(laid.timeout_close_wait_secs, 65);
+        assert_eq!(
+            with(json!({CLOSE_WAIT_TIMEOUT: "soon"})).timeout_close_wait_secs,
+            0
+        );
+    }
+
+    #[test]
+    fn modes_and_other_settings_of_the_node() {
+        let read = |mode: &str| {
+            let settings = Redirect {
+                iptables_mode: mode.to_owned(),
+                proxy_gid: 2103,
+                ports_to_redirect: vec![80, 443],
+                use_wait_flag: true,
+                ipv6: true,
+                ..Redirect::default()
+            };
+            rules(
+                &settings,
+                &pod(json!({"metadata": {}})),
+                &BTreeMap::new(),
+                &[],
+            )
+        };
+        for (mode, named, program) in [
+            ("nft", "", "iptables-nft"),
+            ("legacy", "", "iptables-legacy"),
+            ("", "", "iptables-legacy"),
+            ("plain", "", "iptables"),
+            ("native", "native", ""),
+        ] {
+            let args = read(mode).expect("rules");
+            assert_eq!(
+                (args.iptables_mode.as_str(), args.firewall_bin_path.as_str()),
+                (named, program),
+                "{mode}"
+            );
+            assert_eq!(args.proxy_gid, 2103, "{mode}");
+            assert_eq!(args.ports_to_redirect, [80, 443], "{mode}");
+            assert!(args.use_wait_flag && args.ipv6, "{mode}");
+        }
+        let error = read("nonsense").expect_err("no mode").to_string();
+        assert_eq!(
+            error,
+            "linkerd-cni: iptables-mode \"nonsense\" is none of nft, legacy, plain, native"
+        );
+    }
+
+    #[test]
+    fn the_installers_own_pods() {
+        for (namespace, name, expected) in [
+            ("net", "linkerd-cni-x7k2p", true),
+            ("net", "web-1", false),
+            ("shop", "linkerd-cni-x7k2p", false),
+        ] {
+            let pod = PodName {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            };
+            assert_eq!(is_installer(&pod, "net"), expected, "{namespace}/{name}");
+        }
+    }
+
+    #[test]
+    fn commands_came_with_versions() {
+        for (command, version, code) in [
+            ("ADD", "0.1.0", None),
+            ("DEL", "nonsense", None),
+            ("CHECK", "0.3.1", Some(INCOMPATIBLE)),
+            ("CHECK", "", Some(INCOMPATIBLE)),
+            ("CHECK", "0.4.0", None),
+            ("CHECK", "nonsense", Some(UNREADABLE)),
+            ("GC", "1.0.0", Some(INCOMPATIBLE)),
+            ("GC", "1.1.0", None),
+            ("STATUS", "1.0.0", Some(INCOMPATIBLE)),
+            ("STATUS", "1.1.0", None),
+            ("STATUS", "1.1", Some(UNREADABLE)),
+        ] {
+            let refused = allowed(command, version).err();
+            let found = refused.as_ref().map(|failure| failure.code);
+            assert_eq!(found, code, "{command} {version}");
+            if code == Some(INCOMPATIBLE) {
+                let said = format!("config version does not allow {command}");
+                assert_eq!(refused.expect("refused").message, said);
+            }
+        }
+    }
+
+    #[test]
     fn what_the_runtime_reads() {
         let previous = json!({"cniVersion": "0.3.1", "ips": [{"address": "10.0.0.2/24"}]});
         assert_eq!(
@@ -294,9 +475,10 @@ mod tests {
             "{\n    \"cniVersion\": \"1.0.0\",\n    \"ips\": [\n        {\n            \"address\": \"10.0.0.2/24\"\n        }\n    ]\n}"
         );
         assert_eq!(answer("0.4.0", None), "{\n    \"cniVersion\": \"0.4.0\"\n}");
-        let failed: Value = serde_json::from_str(&failure("1.0.0", "oops")).expect("JSON");
+        let oops = Failure::from(anyhow::anyhow!("oops"));
+        let said: Value = serde_json::from_str(&failed("1.0.0", &oops)).expect("JSON");
         assert_eq!(
-            failed,
+            said,
             json!({"cniVersion": "1.0.0", "code": 999, "msg": "oops"})
         );
         let versions: Value = serde_json::from_str(&versions()).expect("JSON");

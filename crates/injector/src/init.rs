@@ -142,6 +142,14 @@ fn args(settings: &Settings) -> Result<Vec<String>, Error> {
         ("--log-format", i.log_format.clone()),
         ("--log-level", i.log_level.clone()),
         ("--subnets-to-ignore", i.skip_subnets.clone()),
+        (
+            "--inbound-subnets-to-ignore",
+            i.skip_inbound_subnets.clone(),
+        ),
+        (
+            "--outbound-subnets-to-ignore",
+            i.skip_outbound_subnets.clone(),
+        ),
     ];
     for (flag, value) in optional {
         if !value.is_empty() {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// Every annotation that configures a proxy; of several names of one setting the newest first.
-pub const ANNOTATIONS: [&str; 51] = [
+pub const ANNOTATIONS: [&str; 53] = [
     PROXY_IMAGE,
     PROXY_IMAGE_VERSION,
     IMAGE_PULL_POLICY,
@@ -25,6 +25,8 @@ pub const ANNOTATIONS: [&str; 51] = [
     SKIP_INBOUND_PORTS,
     SKIP_OUTBOUND_PORTS,
     SKIP_SUBNETS,
+    SKIP_INBOUND_SUBNETS,
+    SKIP_OUTBOUND_SUBNETS,
     OPAQUE_PORTS,
     PROXY_CPU_REQUEST,
     PROXY_CPU_LIMIT,
@@ -355,6 +357,8 @@ pub fn resolve(values: &Values, namespace: &Annotations, pod: &Template) -> Sett
     o.ports(SKIP_INBOUND_PORTS, &mut i.ignore_inbound_ports);
     o.ports(SKIP_OUTBOUND_PORTS, &mut i.ignore_outbound_ports);
     o.text(SKIP_SUBNETS, &mut i.skip_subnets);
+    o.text(SKIP_INBOUND_SUBNETS, &mut i.skip_inbound_subnets);
+    o.text(SKIP_OUTBOUND_SUBNETS, &mut i.skip_outbound_subnets);
     let close_wait = |text: &str| {
         let parsed = duration::parse(text).map_err(|error| error.to_string())?;
         i64::try_from(parsed.as_secs()).map_err(|_| format!("{text:?} is too long"))

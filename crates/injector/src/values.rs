@@ -222,6 +222,11 @@ pub struct ProxyInit {
     pub ignore_outbound_ports: String,
     #[serde(deserialize_with = "text")]
     pub skip_subnets: String,
+    /// By annotation only.
+    #[serde(skip)]
+    pub skip_inbound_subnets: String,
+    #[serde(skip)]
+    pub skip_outbound_subnets: String,
     pub log_level: String,
     pub log_format: String,
     pub image: Image,
@@ -492,6 +497,8 @@ impl Default for ProxyInit {
             ignore_inbound_ports: "4567,4568".into(),
             ignore_outbound_ports: "4567,4568".into(),
             skip_subnets: String::new(),
+            skip_inbound_subnets: String::new(),
+            skip_outbound_subnets: String::new(),
             log_level: String::new(),
             log_format: String::new(),
             image: Image {

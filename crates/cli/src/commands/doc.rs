@@ -17,7 +17,7 @@ use linkerd_k8s::labels::{
     PROXY_LOG_HTTP_HEADERS, PROXY_LOG_LEVEL, PROXY_MEMORY_LIMIT, PROXY_MEMORY_REQUEST,
     PROXY_METRICS_HOSTNAME_LABELS, PROXY_UID, PROXY_WAIT_BEFORE_EXIT,
     REQUIRE_IDENTITY_ON_INBOUND_PORTS, SHUTDOWN_GRACE_PERIOD, SKIP_INBOUND_PORTS,
-    SKIP_OUTBOUND_PORTS, SKIP_SUBNETS,
+    SKIP_INBOUND_SUBNETS, SKIP_OUTBOUND_PORTS, SKIP_OUTBOUND_SUBNETS, SKIP_SUBNETS,
 };
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 pub struct Args {}
 
 /// What people may write on pods, workloads' templates and, where it makes sense, namespaces.
-const ANNOTATIONS: [(&str, &str); 52] = [
+const ANNOTATIONS: [(&str, &str); 54] = [
     (
         INJECT,
         "Whether pods get a proxy: enabled, disabled or ingress",
@@ -69,7 +69,15 @@ const ANNOTATIONS: [(&str, &str); 52] = [
     ),
     (
         SKIP_SUBNETS,
-        "Networks that skip the proxy in both directions",
+        "Networks whose connections to the pod skip the proxy",
+    ),
+    (
+        SKIP_INBOUND_SUBNETS,
+        "The same, under a name that says the direction",
+    ),
+    (
+        SKIP_OUTBOUND_SUBNETS,
+        "Networks that connections of the pod reach without the proxy",
     ),
     (
         OPAQUE_PORTS,
@@ -161,7 +169,7 @@ const ANNOTATIONS: [(&str, &str); 52] = [
     ),
     (
         CLOSE_WAIT_TIMEOUT,
-        "How long connections stay in CLOSE_WAIT; needs proxyInit.runAsRoot",
+        "How long connections stay in CLOSE_WAIT; needs proxyInit.runAsRoot or the CNI plugin",
     ),
     (
         PROXY_AWAIT,

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, anyhow};
 use linkerd_cni::{
     cluster::Cluster,
     conf::NetConf,
-    plugin::{self, PodName},
+    plugin::{self, Failure, PodName},
 };
 use linkerd_init::{
     apply,
@@ -32,24 +32,38 @@ fn main() -> ExitCode {
         "ADD" => input.and_then(|bytes| {
             let conf = NetConf::read(&bytes)?;
             version.clone_from(&conf.cni_version);
-            add(conf)
+            add(conf).map_err(Failure::from)
         }),
         // Rules go with the network namespace they are in: there is nothing to undo or to check.
-        "DEL" | "CHECK" | "GC" | "STATUS" => Ok(String::new()),
-        other => Err(anyhow!("linkerd-cni: unknown CNI_COMMAND: {other}")),
+        "DEL" => {
+            tell("linkerd-cni: delete called but not implemented");
+            Ok(String::new())
+        }
+        "CHECK" | "GC" | "STATUS" => input.and_then(|bytes| {
+            let conf = NetConf::read(&bytes)?;
+            version.clone_from(&conf.cni_version);
+            plugin::allowed(&command, &version)?;
+            if command == "CHECK" {
+                tell("linkerd-cni: check called but not implemented");
+            }
+            Ok(String::new())
+        }),
+        other => Err(anyhow!("linkerd-cni: unknown CNI_COMMAND: {other}").into()),
     };
     let (text, code) = match answer {
         Ok(text) => (text, ExitCode::SUCCESS),
-        Err(error) => {
-            let message = format!("{error:#}");
-            (plugin::failure(&version, &message), ExitCode::FAILURE)
-        }
+        Err(failure) => (plugin::failed(&version, &failure), ExitCode::FAILURE),
     };
     let _ = io::stdout().write_all(text.as_bytes());
     code
 }
 
-fn stdin() -> Result<Vec<u8>> {
+/// One line of the log.
+fn tell(message: &str) {
+    Logger::new(Format::Text, Level::Info, Box::new(io::stderr())).info(message);
+}
+
+fn stdin() -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     io::stdin()
         .take(MAX_CONF)
@@ -59,6 +73,7 @@ fn stdin() -> Result<Vec<u8>> {
 }
 
 fn add(conf: NetConf) -> Result<String> {
+    conf.check_previous()?;
     let level = match conf.log_level.as_str() {
         "debug" => Level::Debug,
         "info" => Level::Info,
@@ -66,6 +81,7 @@ fn add(conf: NetConf) -> Result<String> {
     };
     let pod = plugin::pod_of(&env::var("CNI_ARGS").unwrap_or_default())?;
     if let Some(pod) = pod
+        && !plugin::is_installer(&pod, &conf.kubernetes.namespace)
         && let Some(mut rules) = wanted(&conf, &pod)?
     {
         let netns = env::var("CNI_NETNS").context("linkerd-cni: CNI_NETNS is not set")?;

@@ -541,6 +541,30 @@ fn values_and_annotations_reach_their_place() {
             json!("10.0.0.0/8"),
         ),
         (
+            "{}",
+            json!({"config.linkerd.io/skip-inbound-subnets": "10.0.0.0/8"}),
+            "--inbound-subnets-to-ignore".to_owned(),
+            json!("10.0.0.0/8"),
+        ),
+        (
+            "{}",
+            json!({"config.linkerd.io/skip-outbound-subnets": "10.0.0.0/8"}),
+            "--outbound-subnets-to-ignore".to_owned(),
+            json!("10.0.0.0/8"),
+        ),
+        (
+            "{}",
+            none(),
+            "--inbound-subnets-to-ignore".to_owned(),
+            Value::Null,
+        ),
+        (
+            "{}",
+            none(),
+            "--outbound-subnets-to-ignore".to_owned(),
+            Value::Null,
+        ),
+        (
             rooted,
             close_wait(),
             "--timeout-close-wait-secs".to_owned(),

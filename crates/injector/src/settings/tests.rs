@@ -72,6 +72,16 @@ fn each_annotation_sets_its_field() {
             &["skip_subnets: \"10.0.0.0/8\""],
         ),
         (
+            SKIP_INBOUND_SUBNETS,
+            "10.0.0.0/8",
+            &["skip_inbound_subnets: \"10.0.0.0/8\""],
+        ),
+        (
+            SKIP_OUTBOUND_SUBNETS,
+            "10.0.0.0/8",
+            &["skip_outbound_subnets: \"10.0.0.0/8\""],
+        ),
+        (
             OPAQUE_PORTS,
             "sql, 80,100-200",
             &["opaque_ports: \"3306,80,100-200\""],
