@@ -15,7 +15,8 @@ use std::{
 };
 
 use harness::{
-    CLUSTER_IP, Client, Closed, DEADLINE, Proxy, SERVICE, block_on, counts, http_echo, http2_get,
+    CLUSTER_IP, Client, Closed, DEADLINE, Proxy, SERVICE, block_on, counts, greeter, http_echo,
+    http2_get,
 };
 use linkerd_core::identity::Id;
 use linkerd_proxy::{
@@ -161,27 +162,6 @@ fn clients_that_leave_before_they_speak_are_counted() {
         drop(TcpStream::connect(to).expect("connects"));
         counts(&proxy, family, &["error=\"i/o\""], 1.0);
     }
-}
-
-/// Says something as soon as it is connected to, and repeats what it hears.
-fn greeter() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-    let addr = listener.local_addr().expect("bound");
-    std::thread::spawn(move || {
-        for io in listener.incoming() {
-            let mut io = io.expect("accepts");
-            std::thread::spawn(move || {
-                let _ = io.write_all(b"220 ready\r\n");
-                let mut buf = [0; 64];
-                while let Ok(n) = io.read(&mut buf)
-                    && n > 0
-                {
-                    let _ = io.write_all(&buf[..n]);
-                }
-            });
-        }
-    });
-    addr
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, get, http_echo};
+use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, get, greeter, http_echo};
 use linkerd_proxy::socket::OrigDst;
 use linkerd_testkit::{
     control_plane::{ControlPlane, objects},
@@ -49,23 +49,7 @@ fn bytes_pass_with_half_close() {
 
 #[test]
 fn a_server_that_speaks_first_is_not_kept_waiting() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-    let app = listener.local_addr().expect("bound");
-    std::thread::spawn(move || {
-        for io in listener.incoming() {
-            let mut io = io.expect("accepts");
-            std::thread::spawn(move || {
-                let _ = io.write_all(b"220 ready\r\n");
-                let mut buf = [0; 64];
-                while let Ok(n) = io.read(&mut buf)
-                    && n > 0
-                {
-                    let _ = io.write_all(&buf[..n]);
-                }
-            });
-        }
-    });
-    let pair = Pair::new(app);
+    let pair = Pair::new(greeter());
     let start = Instant::now();
     let mut io = connect(pair.client.outbound);
     let mut banner = [0; 11];

@@ -15,6 +15,6 @@ pub use cli::cli;
 pub use helm::helm;
 pub use image::{house_image, product_image};
 pub use kubectl::Kubectl;
-pub use mesh::Mesh;
+pub use mesh::{Mesh, sweep};
 pub use namespace::Namespace;
 pub use port_forward::PortForward;

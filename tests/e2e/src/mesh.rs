@@ -116,21 +116,29 @@ impl Mesh {
 
 impl Drop for Mesh {
     fn drop(&mut self) {
-        let kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations";
-        let label = "linkerd.io/control-plane-ns=linkerd";
-        for arguments in [
-            &["delete", kinds, "-l", label, "--ignore-not-found"][..],
-            &[
-                "delete",
-                "namespace",
-                "linkerd",
-                "--ignore-not-found",
-                "--timeout=60s",
-            ],
-        ] {
-            let _ = self.kubectl.try_run(arguments);
-        }
+        sweep(&self.kubectl, false);
         let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+/// Whatever is left of a control plane goes; its definitions, too, where a test is about them.
+pub fn sweep(kubectl: &Kubectl, definitions: bool) {
+    let mut kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations".to_owned();
+    if definitions {
+        kinds.push_str(",customresourcedefinitions");
+    }
+    let label = "linkerd.io/control-plane-ns=linkerd";
+    for arguments in [
+        &["delete", &kinds, "-l", label, "--ignore-not-found"][..],
+        &[
+            "delete",
+            "namespace",
+            "linkerd",
+            "--ignore-not-found",
+            "--timeout=120s",
+        ],
+    ] {
+        let _ = kubectl.try_run(arguments);
     }
 }
 

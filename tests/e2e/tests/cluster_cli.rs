@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use linkerd_e2e::{Kubectl, Namespace, cli, house_image};
+use linkerd_e2e::{Kubectl, Namespace, cli, house_image, sweep};
 use linkerd_testkit::{wait_for, wait_for_some};
 use serde_json::{Value, json};
 
@@ -148,31 +148,14 @@ struct Clean(Kubectl);
 impl Clean {
     fn start(kubectl: &Kubectl) -> Self {
         let clean = Self(kubectl.clone());
-        clean.sweep();
+        sweep(kubectl, true);
         clean
-    }
-
-    fn sweep(&self) {
-        let kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,customresourcedefinitions";
-        let label = "linkerd.io/control-plane-ns=linkerd";
-        for arguments in [
-            &["delete", kinds, "-l", label, "--ignore-not-found"][..],
-            &[
-                "delete",
-                "namespace",
-                "linkerd",
-                "--ignore-not-found",
-                "--timeout=120s",
-            ],
-        ] {
-            self.0.try_run(arguments);
-        }
     }
 }
 
 impl Drop for Clean {
     fn drop(&mut self) {
-        self.sweep();
+        sweep(&self.0, true);
     }
 }
 

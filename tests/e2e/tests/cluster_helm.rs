@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use linkerd_e2e::{Kubectl, cli, helm};
+use linkerd_e2e::{Kubectl, cli, helm, sweep};
 use linkerd_testkit::ca::Ca;
 
 /// Both releases, removed when the test ends.
@@ -31,20 +31,7 @@ impl Releases {
             ];
             let _ = self.helm(&arguments).output();
         }
-        let kinds = "clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,customresourcedefinitions";
-        let label = "linkerd.io/control-plane-ns=linkerd";
-        for arguments in [
-            &["delete", kinds, "-l", label, "--ignore-not-found"][..],
-            &[
-                "delete",
-                "namespace",
-                "linkerd",
-                "--ignore-not-found",
-                "--timeout=120s",
-            ],
-        ] {
-            self.0.try_run(arguments);
-        }
+        sweep(&self.0, true);
     }
 
     fn helm(&self, arguments: &[&str]) -> Command {

@@ -520,3 +520,16 @@ pub fn raw_app(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr 
     });
     addr
 }
+
+/// Says something as soon as it is connected to, and repeats what it hears.
+pub fn greeter() -> SocketAddr {
+    raw_app(|mut io| {
+        let _ = io.write_all(b"220 ready\r\n");
+        let mut buf = [0; 64];
+        while let Ok(n) = io.read(&mut buf)
+            && n > 0
+        {
+            let _ = io.write_all(&buf[..n]);
+        }
+    })
+}
