@@ -2,19 +2,23 @@
 //! crate it measures and prints its own results, but for the proxy, which has a program of its own.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
+use crate::mesh::Mesh;
 use crate::workspace::{self, Workspace};
-use crate::{images, program, ui};
+use crate::{charts, cluster, images, program, setup, ui};
 
+mod load;
 mod mesh;
+mod operations;
 mod proxy;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to measure: init, tls, identity, http1, proxy, control-plane, mesh [default: all there
-    /// is]
+    /// What to measure: init, tls, identity, http1, proxy, control-plane, mesh, operations
+    /// [default: all there is]
     part: Option<String>,
     #[command(flatten)]
     proxy: proxy::Args,
@@ -42,6 +46,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     if args.part.as_deref() == Some("mesh") {
         return mesh::run(args.proxy.json, &workspace);
+    }
+    if args.part.as_deref() == Some("operations") {
+        return operations::run(args.proxy.json, &workspace);
     }
     let benches = workspace.benches();
     let of = |part: &str| -> Vec<(&str, &str)> {
@@ -89,4 +96,35 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         program::show(&mut cargo)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The cluster of a measurement of the whole mesh, which nothing else uses.
+const CLUSTER: &str = "bench-mesh";
+
+/// Measures the mesh as it ships, on a cluster that has only its images and is taken away again.
+fn on_a_cluster<R>(measure: impl FnOnce(&Mesh) -> Result<R>) -> Result<R> {
+    cluster::require_local("the mesh can only be measured after loading images")?;
+    setup::ensure(&[setup::Purpose::Build, setup::Purpose::Cluster])?;
+    charts::run()?;
+    let (archives, linkerd) = images::with_command_line(false)?;
+    // Nothing of an earlier run may be warm.
+    cluster::down(CLUSTER)?;
+    let kubeconfig = cluster::up(CLUSTER, None)?;
+    let measured = (|| {
+        for archive in archives {
+            let content = std::fs::read(&archive)
+                .with_context(|| format!("reading {}", archive.display()))?;
+            cluster::load(CLUSTER, &content)?;
+        }
+        let mesh = Mesh::new(linkerd, &kubeconfig, images::REGISTRY)?;
+        mesh.gateway_api()?;
+        measure(&mesh)
+    })();
+    cluster::down(CLUSTER)?;
+    measured
+}
+
+fn pass(time: Duration) {
+    #[expect(clippy::disallowed_methods, reason = "load is measured over a time")]
+    std::thread::sleep(time);
 }

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
+use super::load::{Answers, Load};
+use super::{on_a_cluster, pass};
 use crate::mesh::{Mesh, SAMPLE};
 use crate::workspace::Workspace;
-use crate::{charts, cluster, images, machine, setup, ui};
+use crate::{machine, ui};
 
-const CLUSTER: &str = "bench-mesh";
 const RATES: [u32; 2] = [50, 500];
 /// How long each rate is kept before and while it is measured.
 const WARM_UP: Duration = Duration::from_secs(10);
@@ -37,25 +38,8 @@ struct Row {
     proxy_mb: f64,
 }
 
-pub(crate) fn run(json: bool, workspace: &Workspace) -> Result<ExitCode> {
-    cluster::require_local("the mesh can only be measured after loading images")?;
-    setup::ensure(&[setup::Purpose::Build, setup::Purpose::Cluster])?;
-    charts::run()?;
-    let (archives, linkerd) = images::with_command_line(false)?;
-    // Nothing of an earlier run may be warm.
-    cluster::down(CLUSTER)?;
-    let kubeconfig = cluster::up(CLUSTER, None)?;
-    let measured = (|| {
-        for archive in archives {
-            let content = std::fs::read(&archive)
-                .with_context(|| format!("reading {}", archive.display()))?;
-            cluster::load(CLUSTER, &content)?;
-        }
-        let mesh = Mesh::new(linkerd, &kubeconfig, images::REGISTRY)?;
-        measure(&mesh)
-    })();
-    cluster::down(CLUSTER)?;
-    let report = measured?;
+pub(super) fn run(json: bool, workspace: &Workspace) -> Result<ExitCode> {
+    let report = on_a_cluster(measure)?;
     if json {
         ui::out(report.json());
         return Ok(ExitCode::SUCCESS);
@@ -76,7 +60,6 @@ struct Report {
 }
 
 fn measure(mesh: &Mesh) -> Result<Report> {
-    mesh.gateway_api()?;
     let start = Instant::now();
     mesh.install()?;
     mesh.wait("linkerd")?;
@@ -108,36 +91,24 @@ fn measure(mesh: &Mesh) -> Result<Report> {
 
 /// Loads the page at one rate.
 fn one(mesh: &Mesh, meshed: bool, rate: u32) -> Result<Row> {
-    mesh.apply_text(&load(meshed, rate).to_string())?;
-    mesh.wait(SAMPLE)?;
-    let report = || -> Result<Value> {
-        let list = mesh.raw(&format!(
-            "/api/v1/namespaces/{SAMPLE}/pods?labelSelector=app%3Dload"
-        ))?;
-        let list: Value = serde_json::from_str(&list)?;
-        let pod = list["items"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .find(|pod| pod["metadata"]["deletionTimestamp"].is_null())
-            .and_then(|pod| pod["metadata"]["name"].as_str())
-            .context("no pod makes load")?;
-        let path = format!("/api/v1/namespaces/{SAMPLE}/pods/{pod}:8090/proxy/report");
-        Ok(serde_json::from_str(&mesh.raw(&path)?)?)
+    let load = Load {
+        path: "/api/vote?choice=:joy:",
+        rate,
+        meshed,
     };
+    load.start(mesh)?;
     pass(WARM_UP);
-    report()?;
+    Answers::since_last(mesh)?;
     let before = usage(mesh, SAMPLE)?;
     pass(MEASURED);
-    let answers = report()?;
+    let answers = Answers::since_last(mesh)?;
     let after = usage(mesh, SAMPLE)?;
-    let millis = |key: &str| answers[key].as_f64().unwrap_or(f64::NAN) / 1e3;
     let mut row = Row {
         meshed,
         rate,
-        p50_ms: millis("p50_us"),
-        p99_ms: millis("p99_us"),
-        failed: answers["failed"].as_u64().unwrap_or_default(),
+        p50_ms: answers.p50_ms,
+        p99_ms: answers.p99_ms,
+        failed: answers.failed,
         app_cores: 0.0,
         proxy_cores: 0.0,
         proxies: 0,
@@ -161,31 +132,6 @@ fn one(mesh: &Mesh, meshed: bool, rate: u32) -> Result<Row> {
         "the pods are not as they should be: {after:?}"
     );
     Ok(row)
-}
-
-fn load(meshed: bool, rate: u32) -> Value {
-    let url = format!("http://web-svc.{SAMPLE}/api/vote?choice=:joy:");
-    let inject = if meshed { "enabled" } else { "disabled" };
-    let container = json!({
-        "name": "load",
-        "image": format!("{}/emojivoto:{}", images::REGISTRY, images::version()),
-        "args": ["load", url, "--rate", rate.to_string()],
-    });
-    json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "load", "namespace": SAMPLE},
-        "spec": {
-            "selector": {"matchLabels": {"app": "load"}},
-            "template": {
-                "metadata": {
-                    "labels": {"app": "load"},
-                    "annotations": {"linkerd.io/inject": inject},
-                },
-                "spec": {"containers": [container]},
-            },
-        },
-    })
 }
 
 /// What a container has used, as the kubelet counts.
@@ -248,11 +194,6 @@ fn seconds_of_day(text: &str) -> Option<f64> {
     let mut parts = time.splitn(3, ':').map(str::parse::<f64>);
     let mut next = || parts.next()?.ok();
     Some((next()? * 60.0 + next()?) * 60.0 + next()?)
-}
-
-fn pass(time: Duration) {
-    #[expect(clippy::disallowed_methods, reason = "load is measured over a time")]
-    std::thread::sleep(time);
 }
 
 impl Report {
