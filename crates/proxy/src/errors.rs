@@ -100,6 +100,8 @@ pub struct HttpError {
     pub message: Cow<'static, str>,
     /// Where a redirect points.
     pub location: Option<String>,
+    /// The code with which the server ended the stream; a stream of our own ends with it, too.
+    pub reset: Option<h2::Reason>,
     /// Its name in the error metrics.
     pub label: &'static str,
 }
@@ -111,6 +113,7 @@ impl HttpError {
             class,
             message: message.into(),
             location: None,
+            reset: None,
             label,
         }
     }

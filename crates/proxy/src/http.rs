@@ -340,7 +340,11 @@ impl Routed {
                 self.count(flight, outcome);
             }
             Step::BackOff(_) | Step::End(_) => {
-                let outcome = concluded.unwrap_or_else(|| Outcome::broken(0, "UNKNOWN"));
+                let unknown = match step {
+                    Step::End(Failed::Reset(_)) => "REFUSED",
+                    _ => "UNKNOWN",
+                };
+                let outcome = concluded.unwrap_or_else(|| Outcome::broken(0, unknown));
                 self.finish(flight, outcome);
             }
         }

@@ -131,6 +131,10 @@ fn outbound_rows(app: SocketAddr, refused: SocketAddr, peer: &Proxy) -> Vec<Outb
         ..row(cause, Box::new(move |seat| timeouts(seat, limits)))
     };
     let resetting = http2_server(None, matrix::reset);
+    let refusing = http2_server(None, |respond| {
+        respond.send_reset(h2::Reason::REFUSED_STREAM);
+    });
+    let (angry, peaceful) = (leaving(11), leaving(0));
     let meshed = |at: SocketAddr| objects::meshed(at, &peer.identity, at.port());
     let silent = meshed(silent());
     let meshed_resetting = meshed(http2_server(Some(peer.store.clone()), matrix::reset));
@@ -249,6 +253,27 @@ fn outbound_rows(app: SocketAddr, refused: SocketAddr, peer: &Proxy) -> Vec<Outb
             ..row(
                 "HTTP/2 error from upstream",
                 Box::new(move |_| forward(objects::endpoint(resetting))),
+            )
+        },
+        Outbound {
+            kinds: VERSION_2,
+            ..row(
+                "HTTP/2 error from upstream, which refuses every stream",
+                Box::new(move |_| forward(objects::endpoint(refusing))),
+            )
+        },
+        Outbound {
+            kinds: VERSION_2,
+            ..row(
+                "HTTP/2 error from upstream, the end of the connection",
+                Box::new(move |_| forward(objects::endpoint(angry))),
+            )
+        },
+        Outbound {
+            kinds: VERSION_2,
+            ..row(
+                "HTTP/2 error from upstream, its end in peace",
+                Box::new(move |_| forward(objects::endpoint(peaceful))),
             )
         },
         Outbound {
@@ -437,14 +462,14 @@ fn large_heads_over_http2_are_refused_and_the_connection_stays() {
     assert_eq!(reached, 4, "only what was small enough");
 }
 
-/// A server that answers every stream with the end of its connection.
-fn leaving() -> SocketAddr {
-    raw_app(|mut io| {
+/// A server that answers every stream with the end of its connection, and this code.
+fn leaving(code: u8) -> SocketAddr {
+    raw_app(move |mut io| {
         let mut chunk = [0; 16 * 1024];
         let _ = io.read(&mut chunk);
-        // SETTINGS, their acknowledgement, and GOAWAY with ENHANCE_YOUR_CALM before any stream.
+        // SETTINGS, their acknowledgement, and GOAWAY before any stream.
         let _ = io.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 4, 1, 0, 0, 0, 0]);
-        let goaway = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
+        let goaway = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, code];
         let _ = io.write_all(&goaway);
         let mut rest = Vec::new();
         let _ = io.read_to_end(&mut rest);
@@ -452,30 +477,36 @@ fn leaving() -> SocketAddr {
 }
 
 #[test]
-fn a_request_that_cannot_be_sent_again_is_told_when_its_server_leaves() {
+fn a_request_that_cannot_be_sent_again_hears_how_its_server_left() {
     let app = http_echo();
-    let pair = Pair::new(app.addr());
-    let policy = forward(objects::endpoint(leaving()));
-    pair.control.set_outbound(CLUSTER_IP, policy);
-    for content_type in ["text/plain", "application/grpc"] {
-        block_on(async {
-            let mut send = http2::connect(pair.client.outbound).await;
-            let request = http::Request::post("http://web/")
-                .header("content-type", content_type)
-                .body(())
-                .expect("valid");
-            let (response, mut body) = send.send_request(request, false).expect("sends");
-            // More than is kept for another try.
-            let part = Bytes::from(vec![0; 40_000]);
-            body.send_data(part.clone(), false).expect("sends");
-            body.send_data(part, false).expect("sends");
-            let head = response.await.expect("an answer").into_parts().0;
-            match content_type {
-                "text/plain" => assert_eq!(head.status, 502),
-                _ => assert_eq!(head.headers["grpc-status"], "14"),
-            }
-            assert!(head.headers.contains_key("l5d-proxy-error"));
-        });
+    let refusing = http2_server(None, |respond| {
+        respond.send_reset(h2::Reason::REFUSED_STREAM);
+    });
+    for (name, server, reason) in [
+        ("with an error", leaving(11), h2::Reason::ENHANCE_YOUR_CALM),
+        ("in peace", leaving(0), h2::Reason::REFUSED_STREAM),
+        ("refused", refusing, h2::Reason::REFUSED_STREAM),
+    ] {
+        let pair = Pair::new(app.addr());
+        let policy = forward(objects::endpoint(server));
+        pair.control.set_outbound(CLUSTER_IP, policy);
+        for content_type in ["text/plain", "application/grpc"] {
+            block_on(async {
+                let mut send = http2::connect(pair.client.outbound).await;
+                let request = http::Request::post("http://web/")
+                    .header("content-type", content_type)
+                    .body(())
+                    .expect("valid");
+                let (response, mut body) = send.send_request(request, false).expect("sends");
+                // More than is kept for another try.
+                let part = Bytes::from(vec![0; 40_000]);
+                body.send_data(part.clone(), false).expect("sends");
+                body.send_data(part, false).expect("sends");
+                let error = response.await.map(|_| ()).expect_err("no answer is made");
+                assert!(error.is_reset(), "{name}, {content_type}: {error}");
+                assert_eq!(error.reason(), Some(reason), "{name}, {content_type}");
+            });
+        }
     }
 }
 

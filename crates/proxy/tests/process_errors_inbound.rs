@@ -66,6 +66,7 @@ struct Apps {
     closed: Closed,
     full: Full,
     resetting: SocketAddr,
+    refusing: SocketAddr,
 }
 
 impl Apps {
@@ -75,6 +76,9 @@ impl Apps {
             closed: Closed::new(),
             full: Full::new(),
             resetting: http2_server(None, matrix::reset),
+            refusing: http2_server(None, |respond| {
+                respond.send_reset(h2::Reason::REFUSED_STREAM);
+            }),
         }
     }
 }
@@ -144,6 +148,12 @@ fn rows(apps: &Apps) -> Vec<Row> {
         row("invalid policy", ALL, echo(3), invalid),
         row("rate limit", ALL, echo(4), limited),
         row("HTTP/2 error", VERSION_2, apps.resetting, open()),
+        row(
+            "HTTP/2 error, every stream refused",
+            VERSION_2,
+            apps.refusing,
+            open(),
+        ),
         // An HTTP/2 application may begin to listen late and is waited for.
         row("fail-fast", VERSION_2, closed, open()),
         row("endpoint: I/O error", VERSION_1, closed, open()),

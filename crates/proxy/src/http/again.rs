@@ -282,7 +282,7 @@ impl<'a> Tries<'a> {
             Failed::Unsent(error, Why::Connect) => match self.routed.backend.is_balanced() {
                 // All the time there was went into connecting: that is fail-fast.
                 true => self.by_policy_or(error),
-                false => Step::End(Failed::Answer(error)),
+                false => Step::End(Failed::told(error)),
             },
             Failed::Unsent(_, why) if self.routed.resend.unsent && self.more(now) => {
                 self.again(why, endpoint)
@@ -300,9 +300,7 @@ impl<'a> Tries<'a> {
                 self.again(Why::Died, endpoint)
             }
             Failed::Unsent(error, Why::Refused) => self.by_policy_or(error),
-            Failed::Unsent(error, _) | Failed::Died { error, .. } => {
-                Step::End(Failed::Answer(error))
-            }
+            Failed::Unsent(error, _) | Failed::Died { error, .. } => Step::End(Failed::told(error)),
             Failed::Retry(..) => Step::BackOff(self.count_retry()),
             failed => Step::End(failed),
         }
@@ -311,7 +309,7 @@ impl<'a> Tries<'a> {
     fn by_policy_or(&self, error: HttpError) -> Step {
         match self.by_policy_again() {
             Some(n) => Step::BackOff(n),
-            None => Step::End(Failed::Answer(error)),
+            None => Step::End(Failed::told(error)),
         }
     }
 

@@ -23,7 +23,7 @@ use super::{
     deadline::{Progress, conclude, limited},
     edits::drop_known,
     exchange1::{keep_body, kept_body},
-    fate::{self, Fate, bad_body, break_off, broken, reset_error, time_out, upstream_reset},
+    fate::{self, Fate, bad_body, break_off, broken, reset_error, time_out, unanswered},
     held::Held,
     interim::Interim,
     penalty,
@@ -314,7 +314,7 @@ pub(super) async fn from_http2(
     let end = incoming.is_empty();
     let (mut response, stream) = send
         .send_request(http::Request::from_parts(parts, ()), end)
-        .map_err(|error| Failed::Unsent(HttpError::io(error.to_string()), Why::Refused))?;
+        .map_err(|error| Failed::Unsent(unanswered(&error), Why::Refused))?;
     let mut upward = Sink::new(stream);
     let mut requested = end;
     let mut downward: Option<(Source, Sink)> = None;
@@ -382,11 +382,8 @@ pub(super) async fn from_http2(
                     Poll::Ready(Ok(answer)) => answer,
                     Poll::Ready(Err(error)) => {
                         broke = fate::label(&error);
-                        let failed = match Fate::of(&error, incoming.is_replayable()) {
-                            Fate::Known => upstream_reset(&error, caller.respond),
-                            fate => fate.failed(HttpError::io(error.to_string())),
-                        };
-                        return Poll::Ready(Err(failed));
+                        let fate = Fate::of(&error, incoming.is_replayable());
+                        return Poll::Ready(Err(fate.failed(unanswered(&error))));
                     }
                 };
                 status = answer.status().as_u16();

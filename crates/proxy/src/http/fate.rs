@@ -1,8 +1,7 @@
 //! What a failed exchange means: for its request, which may be sent again or not, and for a client
 //! whose answer breaks in the middle.
 
-use bytes::Bytes;
-use h2::{Reason, server::SendResponse};
+use h2::Reason;
 
 use super::{again::Why, server1::Failed, server2::Caller, stream::Sink};
 use crate::errors::{Class, HttpError};
@@ -38,7 +37,7 @@ impl Fate {
                 error,
                 reused: true,
             },
-            Self::Known => Failed::Answer(error),
+            Self::Known => Failed::told(error),
         }
     }
 }
@@ -114,14 +113,22 @@ pub(super) fn reset_error(error: &h2::Error) -> HttpError {
     ))
 }
 
-/// A reset of the upstream stream is passed on with its code.
-pub(super) fn upstream_reset(error: &h2::Error, respond: &mut SendResponse<Bytes>) -> Failed {
-    match error.reason() {
-        Some(reason) if error.is_reset() => {
-            respond.send_reset(reason);
-            Failed::Abort
-        }
-        _ => Failed::Answer(HttpError::io(error.to_string())),
+/// What an HTTP/2 client is told when its stream ended without an answer: what the server said is
+/// passed on with its code, anything else is a bad gateway.
+pub(super) fn unanswered(error: &h2::Error) -> HttpError {
+    let mut told = HttpError::io(error.to_string());
+    told.reset = passed_on(error);
+    told
+}
+
+/// The code of a reset, or of the end of a connection that the server announced. One that ends in
+/// peace has not looked at the stream, and for a single stream there is another word for that.
+fn passed_on(error: &h2::Error) -> Option<Reason> {
+    let announced = error.is_go_away() && error.is_remote();
+    match error.reason()? {
+        Reason::NO_ERROR if announced => Some(Reason::REFUSED_STREAM),
+        reason if announced || error.is_reset() => Some(reason),
+        _ => None,
     }
 }
 

@@ -78,6 +78,8 @@ pub(super) enum Failed {
     Retry(HttpError, Option<Outcome>),
     /// A limit has passed; becomes one of the others.
     Expired(Expired),
+    /// Nothing has been answered: the client hears of the server's reset.
+    Reset(h2::Reason),
     /// The answer broke in the middle.
     Abort,
     /// The client is gone: nobody failed.
@@ -278,6 +280,14 @@ fn skip(client: &mut Conn, head: &RequestHead) -> bool {
 }
 
 impl Failed {
+    /// The end of a request that nobody answers: the client is told why.
+    pub(super) fn told(error: HttpError) -> Self {
+        match error.reset {
+            Some(reason) => Self::Reset(reason),
+            None => Self::Answer(error),
+        }
+    }
+
     /// What the client is told; `None` when it is too late for that.
     pub(super) fn into_error(self) -> Option<HttpError> {
         match self {
@@ -285,7 +295,7 @@ impl Failed {
             | Self::Unsent(error, _)
             | Self::Died { error, .. }
             | Self::Retry(error, _) => Some(error),
-            Self::Dropped(_) | Self::Expired(_) | Self::Abort | Self::Gone => None,
+            Self::Dropped(_) | Self::Expired(_) | Self::Reset(_) | Self::Abort | Self::Gone => None,
         }
     }
 
@@ -295,7 +305,7 @@ impl Failed {
             | Self::Unsent(error, _)
             | Self::Died { error, .. }
             | Self::Retry(error, _) => Some(error),
-            Self::Dropped(_) | Self::Expired(_) | Self::Abort | Self::Gone => None,
+            Self::Dropped(_) | Self::Expired(_) | Self::Reset(_) | Self::Abort | Self::Gone => None,
         }
     }
 }

@@ -186,6 +186,10 @@ async fn stream<D: Direction>(
     };
     let error = match result {
         Ok(()) => return false,
+        Err(Failed::Reset(reason)) => {
+            caller.respond.send_reset(reason);
+            return false;
+        }
         Err(failed) => match failed.into_error() {
             Some(error) => error,
             None => return false,
