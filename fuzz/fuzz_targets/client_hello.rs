@@ -19,6 +19,9 @@ fuzz_target!(|extensions: &[u8]| {
     record.extend([1, 0]);
     record.extend(short(body.len()));
     record.extend(body);
+    if let Some(ticket) = detect::ticket(&record) {
+        assert!(ticket.len() <= extensions.len());
+    }
     match detect::tls(&record) {
         Tls::Hello(Some(name)) => assert!(!name.is_empty() && name.len() <= extensions.len()),
         Tls::Hello(None) | Tls::NotTls => {}

@@ -138,8 +138,36 @@ pub fn tls(bytes: &[u8]) -> Tls<'_> {
     }
 }
 
+/// The first ticket of a whole ClientHello that has some: its client wants to resume a session.
+pub fn ticket(bytes: &[u8]) -> Option<&[u8]> {
+    // Heads of the record and of the message.
+    let mut extensions = extensions(Reader(bytes.get(9..)?))??;
+    while let Some((kind, mut body)) = extensions.extension() {
+        if kind == 41 {
+            body.u16()?;
+            let length = usize::from(body.u16()?);
+            return body.take(length);
+        }
+    }
+    None
+}
+
 /// `None` when malformed, `Some(None)` without a usable server name.
-fn hello_sni(mut hello: Reader<'_>) -> Option<Option<&str>> {
+fn hello_sni(hello: Reader<'_>) -> Option<Option<&str>> {
+    let Some(mut extensions) = extensions(hello)? else {
+        return Some(None);
+    };
+    while !extensions.0.is_empty() {
+        let (kind, body) = extensions.extension()?;
+        if kind == 0 {
+            return server_name(body).map(Some);
+        }
+    }
+    Some(None)
+}
+
+/// `None` when malformed, `Some(None)` when there are none.
+fn extensions(mut hello: Reader<'_>) -> Option<Option<Reader<'_>>> {
     if hello.u16()? != 0x0303 {
         return None;
     }
@@ -154,16 +182,7 @@ fn hello_sni(mut hello: Reader<'_>) -> Option<Option<&str>> {
         return Some(None);
     }
     let length = usize::from(hello.u16()?);
-    let mut extensions = Reader(hello.take(length)?);
-    while !extensions.0.is_empty() {
-        let kind = extensions.u16()?;
-        let length = usize::from(extensions.u16()?);
-        let body = extensions.take(length)?;
-        if kind == 0 {
-            return server_name(Reader(body)).map(Some);
-        }
-    }
-    Some(None)
+    hello.take(length).map(|list| Some(Reader(list)))
 }
 
 /// Exactly one host name.
@@ -184,6 +203,12 @@ fn server_name(mut list: Reader<'_>) -> Option<&str> {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    fn extension(&mut self) -> Option<(u16, Reader<'a>)> {
+        let kind = self.u16()?;
+        let length = usize::from(self.u16()?);
+        Some((kind, Reader(self.take(length)?)))
+    }
+
     fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let (head, tail) = self.0.split_at_checked(n)?;
         self.0 = tail;
@@ -296,6 +321,10 @@ mod tests {
     }
 
     pub(crate) fn hello(sni: Option<&str>) -> Vec<u8> {
+        hello_with(sni, &[])
+    }
+
+    fn hello_with(sni: Option<&str>, last: &[u8]) -> Vec<u8> {
         let mut extensions = vec![0, 43, 0, 3, 2, 3, 4];
         if let Some(sni) = sni {
             let n = u16::try_from(sni.len()).expect("short");
@@ -306,6 +335,7 @@ mod tests {
             extensions.extend(n.to_be_bytes());
             extensions.extend(sni.as_bytes());
         }
+        extensions.extend(last);
         let mut body = vec![3, 3];
         body.extend([7; 32]);
         body.push(0);
@@ -343,13 +373,32 @@ mod tests {
     }
 
     #[test]
+    fn tickets() {
+        // Two identities with their ages, then a binder.
+        let list = [
+            0, 41, 0, 23, 0, 17, 0, 3, b'o', b'n', b'e', 0, 0, 0, 0, 0, 2, b'n', b'o', 0, 0, 0, 0,
+            0, 2, 1, 7,
+        ];
+        for (name, sni, last, want) in [
+            ("none", Some("a.b"), &[][..], None),
+            ("the first one", Some("a.b"), &list, Some(&b"one"[..])),
+            ("without a server name", None, &list, Some(b"one")),
+            ("empty", None, &[0, 41, 0, 0], None),
+            ("cut short", None, &[0, 41, 0, 5, 0, 3, 0, 9, 1], None),
+        ] {
+            assert_eq!(ticket(&hello_with(sni, last)), want, "{name}");
+        }
+        assert_eq!(ticket(b""), None);
+    }
+
+    #[test]
     fn damaged_hellos_do_not_panic() {
         let good = hello(Some("example.com"));
         for at in 0..good.len() {
             for value in [0, 1, 0x7f, 0xff] {
                 let mut bad = good.clone();
                 bad[at] = value;
-                let _ = tls(&bad);
+                let _ = (tls(&bad), ticket(&bad));
             }
         }
     }

@@ -59,7 +59,8 @@ impl ServiceIo {
                 if sni.eq_ignore_ascii_case(&store.local().server_name) =>
             {
                 let snapshot = store.snapshot();
-                let accept = tls::accept(io, prefix, &snapshot, Alpn::None, HANDSHAKE_DEADLINE);
+                let accept =
+                    tls::accept(io, prefix, &snapshot, Alpn::None, HANDSHAKE_DEADLINE, None);
                 let (tls, id) = accept.await?;
                 return Ok(Self {
                     kind: Kind::Tls(Box::new(tls)),

@@ -2,10 +2,12 @@
 //! decrypt as many records as have come, writes leave in one send.
 
 mod records;
+pub mod turnstile;
 
 use std::{
     fmt, io,
     pin::Pin,
+    rc::Rc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -13,16 +15,23 @@ use std::{
 use bytes::BytesMut;
 use linkerd_core::identity::Id;
 use linkerd_tls::{Alpn, HandshakeError, Peer, Snapshot, client_id, confirm_server};
-use rustls::{CommonState, client::UnbufferedClientConnection, server::UnbufferedServerConnection};
+use rustls::{
+    CommonState, HandshakeKind, client::UnbufferedClientConnection,
+    server::UnbufferedServerConnection,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     time::timeout,
 };
 
-use self::records::{Records, Side};
+use self::{
+    records::{Records, Side},
+    turnstile::{Progress, Turnstile},
+};
 use crate::{
     block::{BULK, SMALL},
+    detect,
     io::give_buffer,
 };
 
@@ -73,17 +82,35 @@ pub async fn accept(
     snapshot: &Snapshot,
     alpn: Alpn,
     limit: Duration,
+    turns: Option<&Rc<Turnstile>>,
 ) -> Result<(Server, Option<Id>), HandshakeError> {
     let config = snapshot
         .server_config(alpn)
         .ok_or(HandshakeError::NotCertified)?;
+    // A session we remember is taken up again at once; that is cheap.
+    let known = |ticket: &[u8]| config.session_storage.get(ticket).is_some();
+    let resumes = turns.is_some() && detect::ticket(&read).is_some_and(known);
     let side = UnbufferedServerConnection::new(config).map_err(invalid)?;
     let mut stream = TlsStream::new(io, side);
     stream.records.incoming.put(&read);
     give_buffer(read);
-    stream.handshake(limit).await?;
+    match turns {
+        None => stream.handshake(limit).await?,
+        Some(turns) => {
+            let shake = stream.handshake_in_turns(turns, resumes);
+            match timeout(limit, shake).await {
+                Ok(result) => result?,
+                Err(_) => return Err(HandshakeError::Deadline(limit)),
+            }
+            turns.ended(stream.state().handshake_kind());
+        }
+    }
     let id = client_id(stream.state(), snapshot.now())?;
     Ok((stream, id))
+}
+
+fn eof() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof")
 }
 
 fn invalid(error: rustls::Error) -> io::Error {
@@ -112,6 +139,49 @@ impl<S: Side> TlsStream<S> {
         }
     }
 
+    /// The same, but steps that cost much are taken in turn with others'. A turn ends when everybody
+    /// who was ready has had one: sockets are looked at between any two.
+    async fn handshake_in_turns(
+        &mut self,
+        turns: &Rc<Turnstile>,
+        mut resumes: bool,
+    ) -> io::Result<()> {
+        let mut progress = Progress::New;
+        loop {
+            let turn = match resumes {
+                true => None,
+                false => Some(turns.turn(progress).await?),
+            };
+            let done = std::future::poll_fn(|cx| {
+                self.decrypt(cx, &mut ReadBuf::new(&mut []))?;
+                let done = !self.state().is_handshaking();
+                if !done && let Poll::Ready(Err(error)) = self.poll_send(cx) {
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Ready(io::Result::Ok(done))
+            });
+            let done = done.await?;
+            if turn.is_some() {
+                tokio::task::yield_now().await;
+            }
+            drop(turn);
+            if done {
+                return Ok(());
+            }
+            std::future::poll_fn(|cx| {
+                ready!(self.poll_send(cx))?;
+                match ready!(self.poll_receive(cx))? {
+                    0 => Poll::Ready(Err(eof())),
+                    _ => Poll::Ready(Ok(())),
+                }
+            })
+            .await?;
+            progress = Progress::Begun;
+            // A ticket may have been taken by another connection meanwhile.
+            resumes = self.state().handshake_kind() == Some(HandshakeKind::Resumed);
+        }
+    }
+
     fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             self.decrypt(cx, &mut ReadBuf::new(&mut []))?;
@@ -120,8 +190,7 @@ impl<S: Side> TlsStream<S> {
             }
             ready!(self.poll_send(cx))?;
             if ready!(self.poll_receive(cx))? == 0 {
-                let error = io::Error::new(io::ErrorKind::UnexpectedEof, "tls handshake eof");
-                return Poll::Ready(Err(error));
+                return Poll::Ready(Err(eof()));
             }
         }
     }

@@ -21,6 +21,7 @@ use crate::{
     metrics::{Counter, Registry},
     observe::Observers,
     outbound,
+    tls::turnstile::Turnstile,
 };
 
 /// One worker's shared state.
@@ -52,6 +53,8 @@ pub struct Worker {
     pub swept: Rc<Swept>,
     /// HTTP requests in flight, by direction.
     pub in_flight: InFlightLimits,
+    /// Whose turn it is to take a step of a handshake.
+    pub handshakes: Rc<Turnstile>,
     /// Memory is so short that work is refused.
     pub overloaded: Cell<bool>,
 }
@@ -157,6 +160,7 @@ impl Worker {
             ),
             discovery,
             store,
+            handshakes: Turnstile::new(&registry),
             registry,
             observers,
             inbound_drain: Rc::default(),

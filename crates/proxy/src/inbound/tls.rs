@@ -65,7 +65,8 @@ async fn terminate(worker: &Worker, conn: Conn, alpn: Alpn) -> Result<Terminated
         .into_tcp()
         .expect("TLS is looked for on plain streams only");
     let snapshot = worker.store.snapshot();
-    let accept = tls::accept(io, prefix, &snapshot, alpn, HANDSHAKE_DEADLINE);
+    let turns = Some(&worker.handshakes);
+    let accept = tls::accept(io, prefix, &snapshot, alpn, HANDSHAKE_DEADLINE, turns);
     let (stream, id) = accept.await?;
     let agreed = stream.state().alpn_protocol() == Some(Alpn::TRANSPORT_HEADER);
     Ok(Terminated {

@@ -69,6 +69,8 @@ families! {
     InboundTcpAuthzAllowTotal "inbound_tcp_authz_allow_total" "counter" "The total number of inbound TCP connections that were authorized." &[];
     InboundTcpAuthzDenyTotal "inbound_tcp_authz_deny_total" "counter" "The total number of inbound TCP connections that were denied." &[];
     InboundTcpAuthzTerminateTotal "inbound_tcp_authz_terminate_total" "counter" "The total number of inbound TCP connections that were terminated due to an authorization change." &[];
+    InboundTlsHandshakes "inbound_tls_handshakes_total" "counter" "TLS handshakes with clients of the mesh: full, resumed, or refused because too many were waiting." &[];
+    InboundTlsHandshakeQueueLength "inbound_tls_handshake_queue_length" "gauge" "TLS handshakes that wait for their turn." &[];
     InboundHttpErrorsTotal "inbound_http_errors_total" "counter" "The total number of inbound HTTP requests that could not be processed due to a proxy error." &[];
     InboundTcpErrorsTotal "inbound_tcp_errors_total" "counter" "The total number of inbound TCP connections that could not be processed due to a proxy error." &[];
     OutboundHttpErrorsTotal "outbound_http_errors_total" "counter" "The total number of outbound HTTP requests that could not be processed due to a proxy error." &[];
