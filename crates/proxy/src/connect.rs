@@ -87,6 +87,8 @@ pub struct Connector {
     pub guard: LoopGuard,
     /// HTTP/2 windows of client connections.
     pub http2: Http2Windows,
+    /// How long the head of an answer may take over HTTP/2, once it has begun.
+    pub head_timeout: Duration,
     /// Who named the endpoints, and is asked again when one cannot be reached.
     pub source: Option<Discovery>,
 }

@@ -428,7 +428,12 @@ impl Endpoint {
 
     async fn dial_http2(&self) -> Result<SendRequest<Bytes>, ConnectError> {
         let conn = self.connect(Payload::Http2).await?;
-        let send = h2io::client(conn, &self.shared.connector.http2, &self.meta.http2)
+        let Connector {
+            http2,
+            head_timeout,
+            ..
+        } = &*self.shared.connector;
+        let send = h2io::client(conn, http2, &self.meta.http2, *head_timeout)
             .await
             .inspect_err(|_| self.failed())?;
         let now = Instant::now();

@@ -1,5 +1,8 @@
 //! HTTP/2 connections on the `h2` crate, with a gathering buffer under it: `h2` writes and flushes
-//! frame by frame, the buffer ignores that and sends once per turn of the loop.
+//! frame by frame, the buffer ignores that and sends once per turn of the loop. It also knows how far
+//! the peer is: a header block that is begun has to end in time.
+
+mod frames;
 
 use std::{
     cell::RefCell,
@@ -7,16 +10,22 @@ use std::{
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::{Buf, Bytes, BytesMut};
 use h2::client::SendRequest;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Sleep,
+};
 
+use self::frames::Frames;
 use crate::{
     block::{Block, LARGE},
     config::Http2Windows,
     connect::ConnectError,
+    detect::H2_PREFACE,
     h1,
     io::{Stream, give_buffer},
     policy::endpoint::Http2Params,
@@ -34,11 +43,23 @@ struct Inner {
     out: Block,
     /// Nothing can be written any more. What the peer said before it went is still to be read.
     deaf: bool,
+    frames: Frames,
+    /// Until when the peer has to finish what it has begun, by its number.
+    patience: Option<(u32, Pin<Box<Sleep>>)>,
 }
 
 impl Gather {
-    /// Takes over a connection with what it has read and what it was going to write.
-    pub fn new(conn: h1::Conn) -> Self {
+    /// Takes over a connection to a client, with what it has read and what it was going to write.
+    pub fn to_client(conn: h1::Conn) -> Self {
+        Self::new(conn, Frames::after(H2_PREFACE.len()))
+    }
+
+    /// Takes over a connection to a server.
+    pub fn to_server(conn: h1::Conn) -> Self {
+        Self::new(conn, Frames::after(0))
+    }
+
+    fn new(conn: h1::Conn, frames: Frames) -> Self {
         let (io, prefix, queued) = conn.into_parts();
         let mut out = Block::default();
         out.put(&queued);
@@ -48,7 +69,25 @@ impl Gather {
             prefix,
             out,
             deaf: false,
+            frames,
+            patience: None,
         })))
+    }
+
+    /// Ready when the peer has not finished a header block, or a frame that is no data, for so long.
+    /// Who finishes what it begins has no timer.
+    pub fn poll_unfinished(&self, cx: &mut Context<'_>, limit: Duration) -> Poll<()> {
+        let inner = &mut *self.0.borrow_mut();
+        let Some(number) = inner.frames.unfinished() else {
+            inner.patience = None;
+            return Poll::Pending;
+        };
+        let begun = match inner.patience.take() {
+            Some((begun, patience)) if begun == number => patience,
+            _ => Box::pin(tokio::time::sleep(limit)),
+        };
+        let (_, patience) = inner.patience.insert((number, begun));
+        patience.as_mut().poll(cx)
     }
 
     /// Sends what was gathered.
@@ -103,6 +142,7 @@ impl AsyncRead for Gather {
         let inner = &mut *self.0.borrow_mut();
         if !inner.prefix.is_empty() {
             let n = inner.prefix.len().min(buf.remaining());
+            inner.frames.follow(&inner.prefix[..n]);
             buf.put_slice(&inner.prefix[..n]);
             inner.prefix.advance(n);
             if inner.prefix.is_empty() {
@@ -110,7 +150,10 @@ impl AsyncRead for Gather {
             }
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut inner.io).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let state = Pin::new(&mut inner.io).poll_read(cx, buf);
+        inner.frames.follow(&buf.filled()[before..]);
+        state
     }
 }
 
@@ -159,13 +202,15 @@ impl AsyncWrite for Gather {
 /// Largest header list either side takes.
 pub const MAX_HEADER_LIST: u32 = 64 * 1024;
 
-/// Starts an HTTP/2 client on a connection; its driver runs on this worker.
+/// Starts an HTTP/2 client on a connection; its driver runs on this worker. The head of an answer that
+/// has begun may take `head_timeout`.
 pub async fn client(
     conn: h1::Conn,
     windows: &Http2Windows,
     params: &Http2Params,
+    head_timeout: Duration,
 ) -> Result<SendRequest<Bytes>, ConnectError> {
-    let gather = Gather::new(conn);
+    let gather = Gather::to_server(conn);
     let mut builder = h2::client::Builder::new();
     builder
         .initial_window_size(params.stream_window.unwrap_or(windows.stream))
@@ -184,6 +229,10 @@ pub async fn client(
             let state = Pin::new(&mut connection).poll(cx);
             // Whatever the turn made goes out in one write.
             let _ = gather.poll_send(cx);
+            if state.is_pending() && gather.poll_unfinished(cx, head_timeout).is_ready() {
+                tracing::debug!("HTTP/2 server does not finish a header block");
+                return Poll::Ready(());
+            }
             state.map(|result| {
                 if let Err(error) = result {
                     tracing::debug!(%error, "HTTP/2 client connection ended");
@@ -235,7 +284,7 @@ mod tests {
         drop(server);
         client.readable().await.expect("it came");
 
-        let mut gather = Gather::new(h1::Conn::new(Stream::tcp(client)));
+        let mut gather = Gather::to_server(h1::Conn::new(Stream::tcp(client)));
         for _ in 0..3 {
             gather.write_all(b"more").await.expect("gathered");
             std::future::poll_fn(|cx| gather.poll_send(cx)).await;

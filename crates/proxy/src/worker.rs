@@ -141,6 +141,7 @@ impl Worker {
                 local_ips: config.inbound.ips.clone(),
                 guard,
                 http2: config.http2_client,
+                head_timeout: config.head_timeout,
                 source,
             })
         };

@@ -8,7 +8,11 @@ mod harness;
 #[path = "support/tunnel.rs"]
 mod tunnel;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use attack::{
     ACK, COMPRESSION_ERROR, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM,
@@ -148,6 +152,90 @@ fn attacks_on_the_outbound_listener() {
 fn in_front_of(control: &ControlPlane, app: SocketAddr) -> Proxy {
     let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
     Proxy::start(control, "web", local, OrigDst::fixed(app), &[])
+}
+
+/// What a client begins and does not finish, by its name; then, whether it is given up.
+type Unfinished = (&'static str, fn(&mut Frames), bool);
+
+const UNFINISHED: &[Unfinished] = &[
+    (
+        "a header block without its end",
+        |frames| frames.send(HEADERS, END_STREAM, 1, &GET),
+        true,
+    ),
+    (
+        "a part of HEADERS",
+        |frames| {
+            let frame = Frames::frame(HEADERS, END_HEADERS | END_STREAM, 1, &GET);
+            let _ = flood(&mut frames.0, &frame[..12], 12);
+        },
+        true,
+    ),
+    (
+        "a header block that goes on and on",
+        |frames| {
+            frames.send(HEADERS, END_STREAM, 1, &GET);
+            let empty = Frames::frame(CONTINUATION, 0, 1, &[]);
+            attack::dribble(&mut frames.0, empty.repeat(20));
+        },
+        true,
+    ),
+    (
+        "trailers without their end",
+        |frames| {
+            frames.send(HEADERS, END_HEADERS, 1, &GET);
+            frames.send(HEADERS, END_STREAM, 1, &[]);
+        },
+        true,
+    ),
+    (
+        "a body",
+        |frames| {
+            frames.send(HEADERS, END_HEADERS, 1, &GET);
+            let data = Frames::frame(DATA, END_STREAM, 1, &[b'a'; 100]);
+            let _ = flood(&mut frames.0, &data[..50], 50);
+        },
+        false,
+    ),
+];
+
+#[test]
+fn a_header_block_that_is_not_finished_is_given_up() {
+    let app = http_echo();
+    let settings = [("HTTP1_HEAD_TIMEOUT", "1s")];
+    let pair = Pair::with(app.addr(), &settings, &[]);
+    let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
+    let target = OrigDst::fixed(app.addr());
+    let web = Proxy::start(&pair.control, "web", local, target, &settings);
+    for (way, at) in [("outbound", pair.client.outbound), ("inbound", web.inbound)] {
+        for (name, begin, given_up) in UNFINISHED {
+            let name = format!("{way}, {name}");
+            bounded(
+                &name,
+                || http2_get(at, "http://web/"),
+                || {
+                    let mut frames = Frames::connect(at);
+                    let began = Instant::now();
+                    begin(&mut frames);
+                    if *given_up {
+                        let code = frames.goaway();
+                        let calm = matches!(code, None | Some(ENHANCE_YOUR_CALM));
+                        assert!(calm, "{name}: {code:?}");
+                        let took = began.elapsed();
+                        assert!(took < attack::SILENCE, "{name}: {took:?}");
+                        assert!(took > Duration::from_millis(900), "{name}: {took:?}");
+                    } else {
+                        frames
+                            .0
+                            .set_read_timeout(Some(Duration::from_secs(3)))
+                            .expect("an option");
+                        let patient = frames.ended();
+                        assert!(!patient, "{name}: ended after {:?}", began.elapsed());
+                    }
+                },
+            );
+        }
+    }
 }
 
 #[test]

@@ -97,7 +97,8 @@ impl Stage {
         let outbound = OrigDst::Given(Arc::new(move |io| Ok(target(id(io)?))));
         let good_addr = good.addr();
         let inbound = OrigDst::Given(Arc::new(move |io| Ok(at(id(io)?, good_addr, &hostile))));
-        let proxy = Proxy::start(&control, "web", outbound, inbound, &[]);
+        let settings = [("HTTP1_HEAD_TIMEOUT", "5s")];
+        let proxy = Proxy::start(&control, "web", outbound, inbound, &settings);
         Self {
             proxy,
             _control: control,
@@ -245,6 +246,14 @@ const HTTP2: &[Attack<(Frames, u32)>] = &[
             frames.storm(PING, 0, 0, b"12345678")
         },
         Status(200),
+    ),
+    (
+        "a head that is not finished",
+        |(mut frames, stream)| {
+            frames.send(HEADERS, 0, stream, &OK);
+            drained(&mut frames.0).len()
+        },
+        Status(502),
     ),
     (
         "a promise nobody asked for",

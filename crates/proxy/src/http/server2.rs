@@ -46,7 +46,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Serves one client connection to its end.
 pub async fn serve<D: Direction>(direction: &D, client: Conn, config: &Http2Server) {
     let mut drain = direction.drain().slot();
-    let gather = Gather::new(client);
+    let gather = Gather::to_client(client);
     let builder = server_builder(config);
     let handshake = builder.handshake::<_, Bytes>(gather.clone());
     let mut handshake = std::pin::pin!(tokio::time::timeout(HANDSHAKE, handshake));
@@ -99,6 +99,14 @@ pub async fn serve<D: Direction>(direction: &D, client: Conn, config: &Http2Serv
             }
         }
         let _ = gather.poll_send(cx);
+        let limit = direction.head_timeout();
+        if open && gather.poll_unfinished(cx, limit).is_ready() {
+            tracing::debug!("HTTP/2 client does not finish a header block");
+            connection.abrupt_shutdown(h2::Reason::ENHANCE_YOUR_CALM);
+            let _ = connection.poll_accept(cx);
+            let _ = gather.poll_send(cx);
+            return Poll::Ready(());
+        }
         if let Some(alive) = alive.as_mut().as_pin_mut()
             && alive.poll(cx).is_ready()
         {

@@ -198,6 +198,18 @@ impl Frames {
         flood(&mut self.0, &piece.repeat(times), limit)
     }
 
+    /// Reads until the connection ends, or nothing comes for as long as reads are waited for.
+    pub fn ended(&mut self) -> bool {
+        let mut chunk = [0; 1024];
+        loop {
+            match self.0.read(&mut chunk) {
+                Ok(1..) => {}
+                Ok(0) => return true,
+                Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
     /// The error code of the GOAWAY the connection ends with, if it has one: what a peer says last
     /// may be lost to the reset that unread bytes cause.
     pub fn goaway(&mut self) -> Option<u32> {
