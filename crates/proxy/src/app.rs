@@ -359,6 +359,7 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     let gate_registry = registry.clone();
     let exposition = Exposition::new(open_metrics).prelude(move |out| {
         registry.write(out, Instant::now())?;
+        observers.write_dropped(out)?;
         runtimes.write(out)?;
         write_rustls_info(out)
     });

@@ -100,6 +100,28 @@ fn two_of(n: usize, random: &mut dyn FnMut(usize) -> usize) -> Option<(usize, us
     }
 }
 
+/// Two random ones of `n`, and the better of them: one that is ready, and of two the one that costs less,
+/// or the first drawn. When neither is ready, the same among those that are.
+fn choose(
+    n: usize,
+    ready: impl Fn(usize) -> bool,
+    cost: impl Fn(usize) -> f64,
+    random: &mut dyn FnMut(usize) -> usize,
+) -> Option<usize> {
+    let better = |a, b| if cost(b) < cost(a) { b } else { a };
+    let (a, b) = two_of(n, random)?;
+    match (ready(a), ready(b)) {
+        (true, true) => Some(better(a, b)),
+        (true, false) => Some(a),
+        (false, true) => Some(b),
+        (false, false) => {
+            let ready: Vec<_> = (0..n).filter(|i| ready(*i)).collect();
+            let (a, b) = two_of(ready.len(), random)?;
+            Some(better(ready[a], ready[b]))
+        }
+    }
+}
+
 /// The endpoints of one service on one worker.
 #[derive(Debug)]
 pub struct Balancer {
@@ -236,43 +258,18 @@ impl Balancer {
 
     /// The better of two random endpoints that are ready.
     pub fn pick(&self, now: Instant) -> Option<Rc<Endpoint>> {
-        self.pick_with(now, &mut |n| rand::random_range(0..n))
-    }
-
-    fn pick_with(
-        &self,
-        now: Instant,
-        random: &mut dyn FnMut(usize) -> usize,
-    ) -> Option<Rc<Endpoint>> {
         self.refresh();
         let endpoints = self.endpoints.borrow();
-        let (a, b) = two_of(endpoints.len(), random)?;
-        let (first, second) = (&endpoints[a], &endpoints[b]);
-        let chosen = match (first.is_ready(now), second.is_ready(now)) {
-            (true, true) => {
-                if second.load().cost(now) < first.load().cost(now) {
-                    second
-                } else {
-                    first
-                }
-            }
-            (true, false) => first,
-            (false, true) => second,
-            (false, false) => {
-                // Both are down: choose among those that are not.
-                let ready: Vec<_> = endpoints.iter().filter(|e| e.is_ready(now)).collect();
-                let (a, b) = two_of(ready.len(), random)?;
-                if ready[b].load().cost(now) < ready[a].load().cost(now) {
-                    ready[b]
-                } else {
-                    ready[a]
-                }
-            }
-        };
+        let chosen = choose(
+            endpoints.len(),
+            |i| endpoints[i].is_ready(now),
+            |i| endpoints[i].load().cost(now),
+            &mut |n| rand::random_range(0..n),
+        )?;
         if self.shut.replace(false) {
             self.metrics.gate_opened();
         }
-        Some(chosen.clone())
+        Some(endpoints[chosen].clone())
     }
 
     /// The better of two random endpoints that are ready and not this one.
@@ -283,9 +280,9 @@ impl Balancer {
             .iter()
             .filter(|e| !Rc::ptr_eq(e, avoid) && e.is_ready(now))
             .collect();
-        let (a, b) = two_of(others.len(), &mut |n| rand::random_range(0..n))?;
-        let better = others[b].load().cost(now) < others[a].load().cost(now);
-        Some(others[if better { b } else { a }].clone())
+        let cost = |i: usize| others[i].load().cost(now);
+        let random = &mut |n| rand::random_range(0..n);
+        choose(others.len(), |_| true, cost, random).map(|i| others[i].clone())
     }
 
     /// Whether a request would find an endpoint at once.
@@ -417,6 +414,58 @@ mod tests {
         ] {
             assert_eq!(next_look(rested.into_iter(), at(10)), want, "{name}");
         }
+    }
+
+    #[test]
+    fn the_better_of_two_is_chosen() {
+        const UP: [bool; 4] = [true; 4];
+        let even = [5.0; 4];
+        let rising = [1.0, 2.0, 3.0, 4.0];
+        // The second draw is among what the first left.
+        for (name, ready, cost, draws, want) in [
+            ("equal: the first drawn", UP, even, &[2, 0][..], Some(2)),
+            ("equal, the other way round", UP, even, &[0, 1], Some(0)),
+            ("the second costs less", UP, rising, &[3, 0], Some(0)),
+            ("the first costs less", UP, rising, &[0, 2], Some(0)),
+            (
+                "the first is not ready",
+                [false, true, true, true],
+                rising,
+                &[0, 2],
+                Some(3),
+            ),
+            (
+                "the second is not ready",
+                [false, true, true, true],
+                rising,
+                &[3, 0],
+                Some(3),
+            ),
+            (
+                "neither is: the better of those that are",
+                [false, true, false, true],
+                [1.0, 9.0, 1.0, 2.0],
+                &[0, 1, 0, 0],
+                Some(3),
+            ),
+            (
+                "neither is, and one more",
+                [false, false, false, true],
+                rising,
+                &[0, 0],
+                Some(3),
+            ),
+            ("nobody is", [false; 4], even, &[0, 0], None),
+        ] {
+            let mut draws = draws.iter().copied();
+            let random = &mut |_| draws.next().expect("no more draws");
+            let got = choose(4, |i| ready[i], |i| cost[i], random);
+            assert_eq!(got, want, "{name}");
+            assert_eq!(draws.next(), None, "{name}: all draws were used");
+        }
+        assert_eq!(choose(0, |_| true, |_| 0.0, &mut |_| 0), None);
+        assert_eq!(choose(1, |_| true, |_| 0.0, &mut |_| 0), Some(0));
+        assert_eq!(choose(1, |_| false, |_| 0.0, &mut |_| 0), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod trace;
 
 use std::{
     cell::{Cell, RefCell},
+    fmt::{self, Write as _},
     net::SocketAddr,
     pin::Pin,
     rc::Rc,
@@ -221,6 +222,30 @@ struct Watched {
 }
 
 impl Observers {
+    /// Writes how much was lost because nobody took it in time.
+    pub fn write_dropped(&self, out: &mut String) -> fmt::Result {
+        let taps = self.taps.as_ref().map(|taps| taps.dropped());
+        let spans = self.tracer.as_ref().map(trace::Tracer::dropped);
+        for (name, help, dropped) in [
+            (
+                "tap_events_dropped_total",
+                "Events of taps whose readers were too slow.",
+                taps,
+            ),
+            (
+                "opentelemetry_spans_dropped_total",
+                "Spans the collector did not take in time.",
+                spans,
+            ),
+        ] {
+            if let Some(dropped) = dropped {
+                writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter")?;
+                writeln!(out, "{name} {dropped}")?;
+            }
+        }
+        Ok(())
+    }
+
     /// A request from `source` to the application.
     #[inline]
     pub fn inbound<'a>(&self, head: &impl Head, source: impl FnOnce() -> Source<'a>) -> Observed {

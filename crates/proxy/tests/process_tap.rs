@@ -371,6 +371,44 @@ fn workers_share_the_limit_of_a_tap() {
 }
 
 #[test]
+fn a_slow_reader_misses_events_and_harms_no_request() {
+    const REQUESTS: u32 = 1_500;
+    let app = http_echo();
+    let pair = with_tap(app.addr());
+    let tap = somebody(&pair.control, "tap");
+    let mut client = connect(&pair.client, Some(&tap));
+    let outbound = pair.client.outbound;
+    block_on(async {
+        let stream = client.observe(everything(u32::MAX, true)).await;
+        let mut stream = stream.expect("taps").into_inner();
+        // Nobody reads meanwhile: windows and queues are full long before the end.
+        let ask = tokio::task::spawn_blocking(move || {
+            let line = "a".repeat(8_000);
+            let request = format!("GET / HTTP/1.1\r\nhost: web\r\nx-long: {line}\r\n\r\n");
+            let mut client = harness::Client::connect(outbound);
+            for _ in 0..REQUESTS {
+                assert_eq!(client.send(&request).answer().status(), 200);
+            }
+        });
+        ask.await.expect("all are answered");
+        let first = stream.message().await.expect("open").expect("an event");
+        assert!(matches!(
+            http(&first),
+            tap_event::http::Event::RequestInit(_)
+        ));
+    });
+    let dropped = pair.client.metric("tap_events_dropped_total", &[]);
+    let all = 3.0 * f64::from(REQUESTS);
+    assert!(dropped > 0.0 && dropped < all, "{dropped} of {all}");
+    harness::counts(
+        &pair.client,
+        "response_total",
+        &["classification=\"success\""],
+        f64::from(REQUESTS),
+    );
+}
+
+#[test]
 fn without_a_tap_service_nothing_listens() {
     let app = http_echo();
     let pair = Pair::new(app.addr());

@@ -276,5 +276,8 @@ fn a_collector_that_does_not_answer_harms_no_request() {
     assert!(started.elapsed() < DEADLINE, "nobody waits for it");
     for proxy in [&pair.client, &pair.server] {
         harness::counts(proxy, "opentelemetry_span_exports", &[], 0.0);
+        // Two of each request; a hundred wait, and as many as a first call takes.
+        let dropped = proxy.metric("opentelemetry_spans_dropped_total", &[]);
+        assert!((800.0..=1_900.0).contains(&dropped), "{dropped}");
     }
 }

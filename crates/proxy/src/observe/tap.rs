@@ -36,6 +36,7 @@ pub struct Taps {
     count: AtomicUsize,
     list: RwLock<Vec<Arc<Tap>>>,
     bases: AtomicU32,
+    dropped: Arc<AtomicU64>,
 }
 
 /// One call of `Observe`.
@@ -48,6 +49,7 @@ pub struct Tap {
     left: AtomicU32,
     streams: AtomicU64,
     events: mpsc::Sender<TapEvent>,
+    dropped: Arc<AtomicU64>,
 }
 
 /// What is asked for.
@@ -82,10 +84,16 @@ impl Taps {
             left: AtomicU32::new(wanted.limit),
             streams: AtomicU64::new(0),
             events,
+            dropped: self.dropped.clone(),
         });
         list.push(tap.clone());
         self.count.store(list.len(), Ordering::Relaxed);
         Some((Arc::downgrade(&tap), receiver))
+    }
+
+    /// Events that nobody took in time.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// Ends a tap. Requests it follows already are shown to their end.
@@ -330,7 +338,9 @@ impl Tapped {
             })),
         };
         // A slow reader misses events; requests never wait for it.
-        let _ = stream.tap.events.try_send(event);
+        if let Err(mpsc::error::TrySendError::Full(_)) = stream.tap.events.try_send(event) {
+            stream.tap.dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -481,7 +491,9 @@ mod tests {
             request.dispatched(([10, 0, 0, 2], 80).into(), &Labels::new(), now);
             request.ended(None, now);
         }
+        // Two of each: at its beginning and at its end.
         assert_eq!(kinds(&mut events).len(), EVENTS);
+        assert_eq!(taps.dropped(), EVENTS as u64, "the others are counted");
         taps.remove(&tap.upgrade().expect("still wanted"));
         assert!(!taps.is_active());
     }

@@ -7,6 +7,10 @@ pub mod otlp;
 use std::{
     fmt::Write as _,
     net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -23,18 +27,29 @@ pub const QUEUE: usize = 100;
 
 /// Where finished spans go; clones share it.
 #[derive(Clone, Debug)]
-pub struct Tracer(mpsc::Sender<Span>);
+pub struct Tracer {
+    spans: mpsc::Sender<Span>,
+    dropped: Arc<AtomicU64>,
+}
 
 impl Tracer {
     /// A tracer, and what it traces.
     pub fn new() -> (Self, mpsc::Receiver<Span>) {
-        let (sender, receiver) = mpsc::channel(QUEUE);
-        (Self(sender), receiver)
+        let (spans, receiver) = mpsc::channel(QUEUE);
+        let dropped = Arc::default();
+        (Self { spans, dropped }, receiver)
+    }
+
+    /// Spans that nobody took in time.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     fn finish(&self, span: Span) {
         // A collector that cannot keep up misses spans; requests never wait for it.
-        let _ = self.0.try_send(span);
+        if self.spans.try_send(span).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -437,6 +452,20 @@ mod tests {
             };
             assert_eq!(again, want);
         }
+    }
+
+    #[test]
+    fn more_spans_than_wait_are_dropped_and_counted() {
+        let (tracer, mut spans) = Tracer::new();
+        for _ in 0..QUEUE + 3 {
+            tracer.finish(Span::default());
+        }
+        assert_eq!(tracer.dropped(), 3);
+        for _ in 0..QUEUE {
+            spans.try_recv().expect("those before");
+        }
+        tracer.finish(Span::default());
+        assert_eq!(tracer.clone().dropped(), 3, "there is room again");
     }
 
     #[test]
