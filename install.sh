@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs the `linkerd` command for the user who runs this: the program becomes
 # $INSTALLROOT/bin/linkerd-VERSION, and `linkerd` beside it a link to it, so that versions can stand
-# side by side. Nothing is downloaded and nothing outside INSTALLROOT is touched.
+# side by side. Apart from what the build fetches nothing is downloaded, and nothing outside
+# INSTALLROOT is touched.
 #
 #   ./install.sh              builds the command from this tree, and installs it
 #   ./install.sh FILE         installs a built program, or the one in a .tar.gz archive
@@ -25,6 +26,12 @@ case $# in
   0)
     command -v cargo >/dev/null 2>&1 || die 'cargo is not installed; give a built program: ./install.sh FILE'
     printf 'Building linkerd from %s...\n' "$here"
+    # The Gateway API's definitions come as a Go module; without Go the program can do all but install them.
+    if command -v go >/dev/null 2>&1; then
+      (cd "$here" && cargo xtask charts)
+    else
+      printf 'Go is not installed: this linkerd will not carry the Gateway API.\n'
+    fi
     cargo build --locked --profile control --package linkerd-cli --bin linkerd \
       --manifest-path "$here/Cargo.toml"
     target=${CARGO_TARGET_DIR:-$here/target}
@@ -60,6 +67,8 @@ ln -sf "linkerd-$version" "$root/bin/linkerd"
 printf 'Linkerd %s was successfully installed as %s/bin/linkerd-%s\n\n' "$version" "$root" "$version"
 printf 'Add the linkerd command to your path with:\n\n  export PATH=$PATH:%s/bin\n\n' "$root"
 printf 'Now run:\n\n'
+printf '  # the Gateway API, unless the cluster has it\n'
+printf '  kubectl apply --server-side -f https://github.com/kubernetes-sigs/gateway-api/releases/download/v1.4.0/standard-install.yaml\n\n'
 printf '  linkerd check --pre                         # is the cluster ready?\n'
 printf '  linkerd install --crds | kubectl apply -f - # the custom resources\n'
 printf '  linkerd install | kubectl apply -f -        # the control plane\n'

@@ -50,12 +50,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     tell(&mesh)?;
     ui::out(format_args!(
         "\nThe mesh and its sample are up ({}). To look around:\n  export KUBECONFIG={}\n  \
-         export PATH={}:$PATH\n  kubectl -n {SAMPLE} port-forward svc/web-svc 8080:80   # then open http://localhost:8080\n  \
+         export PATH={}:{}:$PATH\n  kubectl -n {SAMPLE} port-forward svc/web-svc 8080:80   # then open http://localhost:8080\n  \
          linkerd check --proxy\n  kubectl -n {SAMPLE} rollout restart deploy               # nobody notices\n\
          `cargo xtask demo` again upgrades it, `cargo xtask demo --down` removes it.",
         ui::seconds(start.elapsed()),
         kubeconfig.display(),
         mesh.linkerd.parent().unwrap_or(&mesh.linkerd).display(),
+        mesh.kubectl.parent().unwrap_or(&mesh.kubectl).display(),
     ));
     Ok(ExitCode::SUCCESS)
 }
@@ -81,8 +82,8 @@ fn place(args: &Args) -> Result<(Mesh, PathBuf)> {
         let registry = args.registry.as_deref().ok_or_else(|| {
             ui::hint(
                 "the cluster of KUBECONFIG has no images of ours",
-                "push what `cargo xtask images` writes to a registry it can pull from and say \
-                 `--registry NAME`, or unset KUBECONFIG to use a local cluster",
+                "push what `cargo xtask images --registry NAME` writes to a registry it can pull \
+                 from and say `--registry NAME` here too, or unset KUBECONFIG to use a local cluster",
             )
         })?;
         let linkerd = images::command_line(args.quick)?;

@@ -70,9 +70,9 @@ const TALK_TO_KUBERNETES: &[&str] = &[
 ];
 
 /// Where a path in a document begins when it means a file of the repository.
-const PLACES: [&str; 10] = [
-    ".cargo/", ".ci/", "charts/", "crates/", "docker/", "fuzz/", "sample/", "tests/", "xtask/",
-    "benches/",
+const PLACES: [&str; 12] = [
+    ".cargo/", ".ci/", "bench/", "benches/", "charts/", "crates/", "docker/", "docs/", "fuzz/",
+    "sample/", "tests/", "xtask/",
 ];
 
 fn root() -> PathBuf {
@@ -107,6 +107,8 @@ fn every_file_the_documents_name_exists() {
         "CONTRIBUTING.md",
         "README.md",
         "docker/README.md",
+        "docs/cli.md",
+        "docs/operators.md",
     ] {
         let text = read(document);
         let named = quoted(&text)

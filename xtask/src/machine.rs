@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock, statvfs};
 
 use crate::ui;
 
-/// Build products, keyed by version: `$XDG_CACHE_HOME/linkerd-rs`.
+/// Build products, keyed by version: `$XDG_CACHE_HOME/linkerd-rs`. It is there when this returns.
 pub(crate) fn cache_dir() -> Result<PathBuf> {
     let base = match std::env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()) {
         Some(dir) => PathBuf::from(dir),
@@ -20,7 +20,9 @@ pub(crate) fn cache_dir() -> Result<PathBuf> {
         )
         .join(".cache"),
     };
-    Ok(base.join("linkerd-rs"))
+    let dir = base.join("linkerd-rs");
+    fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+    Ok(dir)
 }
 
 /// State of local clusters, one directory per name.

@@ -19,7 +19,7 @@ const MANIFEST: &str = "sample/emojivoto.yml";
 #[derive(Debug)]
 pub(crate) struct Mesh {
     pub(crate) linkerd: PathBuf,
-    kubectl: PathBuf,
+    pub(crate) kubectl: PathBuf,
     kubeconfig: PathBuf,
     /// Where the cluster finds our images.
     registry: String,

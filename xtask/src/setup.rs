@@ -112,10 +112,10 @@ const PACKAGES: [Package; 23] = [
     package(Purpose::Cluster, "util-linux", "nsenter", "namespaces"),
     package(Purpose::Cluster, "mount", "mount", "mounts of a node"),
     package(
-        Purpose::Cluster,
+        Purpose::Build,
         "openssl",
         "openssl",
-        "the cluster's certificates",
+        "certificates of clusters and tests",
     ),
     package(
         Purpose::Cluster,

@@ -190,10 +190,13 @@ impl Run<'_> {
         for archive in images::make(&images::quick(!self.args.release))? {
             cluster.load(&archive)?;
         }
-        let version = images::version();
+        // A cluster that is not ours pulls from wherever its owner says.
+        let said = |name: &str, ours: String| std::env::var(name).unwrap_or(ours);
+        let registry = said("LINKERD_IMAGE_REGISTRY", images::REGISTRY.to_owned());
+        let version = said("LINKERD_IMAGE_VERSION", images::version());
         let environment = [
             ("KUBECONFIG", cluster.kubeconfig()),
-            ("LINKERD_IMAGE_REGISTRY", images::REGISTRY.as_ref()),
+            ("LINKERD_IMAGE_REGISTRY", registry.as_ref()),
             ("LINKERD_IMAGE_VERSION", version.as_ref()),
         ];
         self.targets(Floor::Cluster, &environment, tally)?;

@@ -262,7 +262,7 @@ pub(crate) fn go() -> Result<PathBuf> {
         .or_else(|| Some(PathBuf::from("/usr/local/go/bin/go")).filter(|go| go.exists()));
     let Some(go) = found else {
         return Err(ui::hint(
-            "the Go toolchain is not here; Kubernetes is built with it",
+            "the Go toolchain is not here; it fetches the Gateway API and builds Kubernetes",
             next,
         ));
     };

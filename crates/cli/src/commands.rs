@@ -28,7 +28,7 @@ use clap::{
 ///
 /// Getting started:
 ///   linkerd check --pre                         is the cluster ready?
-///   linkerd install --crds | kubectl apply -f -
+///   linkerd install --crds | kubectl apply -f - needs the Gateway API, or --set installGatewayAPI=true
 ///   linkerd install | kubectl apply -f -
 ///   linkerd check                               does the mesh work?
 ///   kubectl get deploy -o yaml | linkerd inject - | kubectl apply -f -

@@ -43,6 +43,11 @@ fn a_program_and_a_link_to_it() {
             said.contains(&format!("export PATH=$PATH:{}/bin", root.display())),
             "{said}"
         );
+        let gateway = format!(
+            "/{}/standard-install.yaml",
+            linkerd_cli::install::gateway::VERSION
+        );
+        assert!(said.contains(&gateway), "{said}");
     }
     let link = fs::read_link(root.join("bin/linkerd")).expect("a link");
     assert_eq!(link, Path::new(&format!("linkerd-{version}")));

@@ -25,7 +25,7 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// when none are given; they are valid for a year.
 ///
 /// Examples:
-///   linkerd install --crds | kubectl apply -f -
+///   linkerd install --crds --set installGatewayAPI=true | kubectl apply -f -
 ///   linkerd install | kubectl apply -f -
 ///   linkerd install --ha --set proxy.logLevel=debug | kubectl apply -f -
 ///   linkerd install --ignore-cluster -f values.yaml > linkerd.yaml

@@ -18,6 +18,7 @@ use std::env;
 ///
 /// Examples:
 ///   linkerd install-cni | kubectl apply -f -
+///   linkerd install --crds | kubectl apply -f -
 ///   linkerd install --linkerd-cni-enabled | kubectl apply -f -
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]

@@ -106,7 +106,7 @@ pub struct ControlPlaneFlags {
     /// How much clocks may differ within the cluster
     #[arg(long, value_name = "DURATION")]
     pub identity_clock_skew_allowance: Option<String>,
-    /// Issuer certificate, PEM; needs the key and the trust anchors too
+    /// Issuer certificate, PEM; needs the key too, and at install the trust anchors
     #[arg(long, value_name = "FILE")]
     pub identity_issuer_certificate_file: Option<String>,
     /// Private key of the issuer, PEM
