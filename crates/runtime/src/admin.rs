@@ -80,7 +80,7 @@ impl Admin {
         }
     }
 
-    /// Offers `/proxy-log-level` to clients on this host.
+    /// Offers `/proxy-log-level` to clients on this host, and a proxy's `/logs.json`.
     pub fn log_level(mut self, handle: log::Handle) -> Self {
         self.log = Some(handle);
         self
@@ -111,6 +111,41 @@ impl Admin {
             answer,
         });
         self
+    }
+
+    /// The live log, if it is asked for and may be; or why not. `None` is for all other requests.
+    fn logs(
+        &self,
+        request: &Request<Bytes>,
+        peer: IpAddr,
+    ) -> Option<Result<log::Lines, Response<Bytes>>> {
+        let handle = self.log.as_ref()?;
+        if self.flavor != Flavor::Proxy || request.uri().path() != "/logs.json" {
+            return None;
+        }
+        if !is_loopback(peer) {
+            return Some(Err(refused()));
+        }
+        let filter = match request.method().as_str() {
+            "GET" => unescaped(request.uri().query().unwrap_or_default()),
+            "QUERY" => Some(request.body().to_vec()),
+            _ => return Some(Err(not_allowed("GET, QUERY"))),
+        };
+        let Some(Ok(filter)) = filter.map(String::from_utf8) else {
+            return Some(Err(text(StatusCode::BAD_REQUEST, "the filter is no text")));
+        };
+        // Who does not say what to hear hears what the process logs.
+        let listening = match filter.trim() {
+            "" => handle.listen(&handle.current()),
+            filter => handle.listen(filter),
+        };
+        Some(listening.map_err(|error| {
+            let status = match error {
+                log::Error::Filter { .. } => StatusCode::BAD_REQUEST,
+                _ => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            text(status, error.to_string())
+        }))
     }
 
     /// Answers one request of `peer`.
@@ -253,6 +288,19 @@ fn refused() -> Response<Bytes> {
 
 fn is_loopback(peer: IpAddr) -> bool {
     peer.to_canonical().is_loopback()
+}
+
+/// A query string without its percent signs; `None` when they are wrong.
+fn unescaped(query: &str) -> Option<Vec<u8>> {
+    let mut parts = query.as_bytes().split(|byte| *byte == b'%');
+    let mut out = parts.next().unwrap_or_default().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        let digits = std::str::from_utf8(digits).ok()?;
+        out.push(u8::from_str_radix(digits, 16).ok()?);
+        out.extend(rest);
+    }
+    Some(out)
 }
 
 fn log_level(handle: &log::Handle, request: &Request<Bytes>) -> Response<Bytes> {

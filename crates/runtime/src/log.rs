@@ -8,14 +8,20 @@ use std::time::Instant;
 
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
-use tracing::{Metadata, Subscriber};
+use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
+
+mod stream;
+
+pub use self::stream::Lines;
+pub(crate) use self::stream::unheard;
 
 /// The shape of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,10 +40,17 @@ pub struct Handle {
     current: Arc<Mutex<String>>,
 }
 
-/// The directives, and on top of them the fields nothing may show. One layer and not a pair of them:
+/// What the process logs, and what its readers want besides. One layer and not several of them:
 /// a pair below a registry asks again about each statement that its inner half has rejected for good.
 #[derive(Debug)]
 struct Filter {
+    own: Directives,
+    readers: Vec<stream::Reader>,
+}
+
+/// A filter, and on top of it the fields nothing may show.
+#[derive(Debug)]
+struct Directives {
     directives: EnvFilter,
     hidden: Vec<String>,
 }
@@ -55,6 +68,8 @@ pub enum Error {
     Installed(#[source] tracing_subscriber::util::TryInitError),
     #[error("logging has ended")]
     Gone(#[source] reload::Error),
+    #[error("too many readers of the log")]
+    Readers,
 }
 
 /// Time since the process set up its logs, as `[     0.012345s]`.
@@ -75,7 +90,10 @@ fn build<W>(
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let (layer, handle) = reload::Layer::new(parse(filter)?);
+    let (layer, handle) = reload::Layer::new(Filter {
+        own: parse(filter)?,
+        readers: Vec::new(),
+    });
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(writer)
         .with_ansi(false)
@@ -96,12 +114,12 @@ where
     Ok((Registry::default().with(layer).with(lines), handle))
 }
 
-fn parse(filter: &str) -> Result<Filter, Error> {
+fn parse(filter: &str) -> Result<Directives, Error> {
     let directives = EnvFilter::try_new(filter.trim()).map_err(|source| Error::Filter {
         filter: filter.to_owned(),
         source,
     })?;
-    Ok(Filter {
+    Ok(Directives {
         directives,
         hidden: hidden_fields(filter),
     })
@@ -120,53 +138,120 @@ fn hidden_fields(filter: &str) -> Vec<String> {
         .collect()
 }
 
-// === impl Filter ===
+// === impl Directives ===
 
-impl Filter {
+impl Directives {
     fn hides(&self, metadata: &Metadata<'_>) -> bool {
         let fields = metadata.fields();
         self.hidden
             .iter()
             .any(|field| fields.field(field.as_str()).is_some())
     }
-}
 
-impl<S: Subscriber> Layer<S> for Filter {
-    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+    fn interest<S: Subscriber>(&self, metadata: &'static Metadata<'static>) -> Interest {
         if self.hides(metadata) {
             return Interest::never();
         }
         Layer::<S>::register_callsite(&self.directives, metadata)
     }
 
+    fn want<S: Subscriber>(&self, metadata: &Metadata<'_>, context: &Context<'_, S>) -> bool {
+        !self.hides(metadata) && self.directives.enabled(metadata, context.clone())
+    }
+}
+
+// === impl Filter ===
+
+impl Filter {
+    fn all(&self) -> impl Iterator<Item = &EnvFilter> {
+        let readers = self.readers.iter().map(|reader| &reader.wants);
+        std::iter::once(&self.own)
+            .chain(readers)
+            .map(|wants| &wants.directives)
+    }
+}
+
+impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Filter {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        // What the process hides, it hides from everybody.
+        if self.own.hides(metadata) {
+            return Interest::never();
+        }
+        let own = self.own.interest::<S>(metadata);
+        self.readers.iter().fold(own, |interest, reader| {
+            let theirs = reader.wants.interest::<S>(metadata);
+            let same = (interest.is_always() && theirs.is_always())
+                || (interest.is_never() && theirs.is_never());
+            if same {
+                interest
+            } else {
+                Interest::sometimes()
+            }
+        })
+    }
+
     fn enabled(&self, metadata: &Metadata<'_>, context: Context<'_, S>) -> bool {
-        !self.hides(metadata) && self.directives.enabled(metadata, context)
+        !self.own.hides(metadata)
+            && (self.own.want(metadata, &context)
+                || self
+                    .readers
+                    .iter()
+                    .any(|reader| reader.wants.want(metadata, &context)))
+    }
+
+    /// Who reads is told here, and only what the process itself wants goes on to its own log.
+    fn event_enabled(&self, event: &Event<'_>, context: Context<'_, S>) -> bool {
+        if self.readers.is_empty() {
+            return true;
+        }
+        stream::tell(&self.readers, event, &context);
+        self.own.want(event.metadata(), &context)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Layer::<S>::max_level_hint(&self.directives)
+        // The filter that wants most.
+        self.all()
+            .map(Layer::<S>::max_level_hint)
+            .reduce(|most, hint| Some(most?.max(hint?)))
+            .flatten()
     }
 
     // Directives about spans follow these.
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        self.directives.on_new_span(attributes, id, context);
+        if !self.readers.is_empty() {
+            stream::span(attributes, id, &context);
+        }
+        for directives in self.all() {
+            directives.on_new_span(attributes, id, context.clone());
+        }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        Layer::on_record(&self.directives, id, values, context);
+        if !self.readers.is_empty() {
+            stream::record(values, id, &context);
+        }
+        for directives in self.all() {
+            Layer::on_record(directives, id, values, context.clone());
+        }
     }
 
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
-        self.directives.on_enter(id, context);
+        for directives in self.all() {
+            directives.on_enter(id, context.clone());
+        }
     }
 
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
-        self.directives.on_exit(id, context);
+        for directives in self.all() {
+            directives.on_exit(id, context.clone());
+        }
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
-        self.directives.on_close(id, context);
+        for directives in self.all() {
+            directives.on_close(id.clone(), context.clone());
+        }
     }
 }
 
@@ -185,7 +270,9 @@ impl Handle {
     pub fn set(&self, filter: &str) -> Result<(), Error> {
         let parsed = parse(filter)?;
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        self.filter.reload(parsed).map_err(Error::Gone)?;
+        self.filter
+            .modify(|filter| filter.own = parsed)
+            .map_err(Error::Gone)?;
         *current = filter.trim().to_owned();
         Ok(())
     }
@@ -220,15 +307,20 @@ impl FormatTime for Uptime {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A subscriber nobody writes to, and its handle.
+    pub(crate) fn built(filter: &str) -> (impl Subscriber + Send + Sync, Handle) {
+        build(Format::Plain, filter, io::sink).expect("parses")
+    }
 
     /// What was logged, shared between the subscriber and the test.
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    pub(super) struct Lines(Arc<Mutex<Vec<u8>>>);
 
     impl Lines {
-        fn take(&self) -> String {
+        pub(super) fn take(&self) -> String {
             let bytes = std::mem::take(&mut *self.0.lock().expect("not poisoned"));
             String::from_utf8(bytes).expect("logs are text")
         }
@@ -248,7 +340,7 @@ mod tests {
         }
     }
 
-    fn logged(format: Format, filter: &str, with: impl FnOnce(&Lines, &Handle)) {
+    pub(super) fn logged(format: Format, filter: &str, with: impl FnOnce(&Lines, &Handle)) {
         let lines = Lines::default();
         let writer = lines.clone();
         let (subscriber, handle) =

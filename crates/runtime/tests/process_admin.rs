@@ -8,7 +8,7 @@ use linkerd_runtime::admin::{Admin, Flavor};
 use linkerd_runtime::metrics::{self, Exposition, Registry};
 use linkerd_runtime::ready::Readiness;
 use linkerd_runtime::{drain, log};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Sends one request and returns everything until the server closes.
@@ -35,6 +35,61 @@ fn put(path: &str, body: &str) -> String {
     format!(
         "PUT {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     )
+}
+
+/// Reads the log.
+struct Reader {
+    lines: tokio::io::Lines<BufReader<TcpStream>>,
+}
+
+impl Reader {
+    async fn open(addr: SocketAddr, request: &str) -> Self {
+        let reader = Self::try_open(addr, request).await;
+        reader.expect("the log can be read")
+    }
+
+    async fn try_open(addr: SocketAddr, request: &str) -> Option<Self> {
+        let mut stream = TcpStream::connect(addr).await.expect("admin accepts");
+        stream
+            .write_all(request.as_bytes())
+            .await
+            .expect("request is sent");
+        let mut lines = BufReader::new(stream).lines();
+        let mut head = Vec::new();
+        while let Some(line) = lines.next_line().await.expect("a head") {
+            if line.is_empty() {
+                break;
+            }
+            head.push(line);
+        }
+        if head.first()?.starts_with("HTTP/1.1 503 ") {
+            return None;
+        }
+        assert_eq!(head[0], "HTTP/1.1 200 OK");
+        assert!(
+            head.iter()
+                .any(|line| line == "content-type: application/json"),
+            "{head:?}"
+        );
+        Some(Self { lines })
+    }
+
+    /// Messages up to the last one.
+    async fn messages(&mut self, last: &str) -> Vec<String> {
+        let mut messages = Vec::new();
+        while messages.last().is_none_or(|message| message != last) {
+            let next = tokio::time::timeout(Duration::from_secs(30), self.lines.next_line());
+            let line = next.await.expect("in time").expect("no reset");
+            let line = line.expect("the log goes on");
+            // Between them are the sizes of chunks and the ends of lines.
+            if line.starts_with('{') {
+                let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+                let message = line["fields"]["message"].as_str().expect("a message");
+                messages.push(message.to_owned());
+            }
+        }
+        messages
+    }
 }
 
 #[tokio::test]
@@ -99,7 +154,40 @@ async fn a_daemon_answers_probes_scrapes_and_log_levels_until_it_stops() {
     let answer = exchange(addr, &put("/proxy-log-level", &"x".repeat(100_000))).await;
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
 
-    // An idle connection does not keep a stopping server alive.
+    // The log, live: by a query or a body, to this host, with a filter of its own.
+    let mut reader = Reader::open(addr, &get("/logs.json?scene%3Dtrace")).await;
+    let query = "QUERY /logs.json HTTP/1.1\r\nhost: admin\r\ncontent-length: 11\r\n\r\nscene=error";
+    let mut errors = Reader::open(addr, query).await;
+    tracing::trace!(target: "scene", port = 8080, "first");
+    tracing::error!(target: "scene", "second");
+    tracing::error!(target: "hyper", "for nobody");
+    tracing::error!(target: "scene", "last");
+    assert_eq!(reader.messages("last").await, ["first", "second", "last"]);
+    assert_eq!(errors.messages("last").await, ["second", "last"]);
+    let answer = exchange(addr, &get("/logs.json?linkerd=loud")).await;
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    let answer = exchange(addr, &get("/logs.json?%zz")).await;
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    let answer = exchange(addr, &put("/logs.json", "info")).await;
+    assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    assert!(answer.contains("allow: GET, QUERY\r\n"), "{answer}");
+    let mut more = Vec::new();
+    for _ in 0..2 {
+        more.push(Reader::open(addr, &get("/logs.json")).await);
+    }
+    let answer = exchange(addr, &get("/logs.json")).await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    // Who has gone makes room.
+    drop(more);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    let _left = loop {
+        if let Some(reader) = Reader::try_open(addr, &get("/logs.json")).await {
+            break reader;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "room is made");
+    };
+
+    // Neither readers nor an idle connection keep a stopping server alive.
     let mut idle = TcpStream::connect(addr).await.expect("admin accepts");
     idle.write_all(b"GET /live HTTP/1.1\r\nhost: admin\r\n\r\n")
         .await

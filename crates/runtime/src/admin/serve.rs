@@ -1,27 +1,28 @@
 //! HTTP/1 around [`Admin::handle`]: a bounded number of connections, a bounded body, no client
-//! that can hold a connection open without sending.
+//! that can hold a connection open without sending, unless it reads the log.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use http::{HeaderValue, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http_body_util::{BodyExt, Either, Full, Limited};
+use hyper::body::{Body, Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::{Admin, Verdict, text};
-use crate::drain;
+use crate::{drain, log};
 
 /// Probes, scrapers and a person or two: more than this waits in the kernel's queue.
 const MAX_CONNECTIONS: usize = 128;
@@ -67,9 +68,19 @@ pub(super) async fn serve(
 }
 
 async fn connection(admin: Arc<Admin>, stream: TcpStream, peer: IpAddr, mut closing: drain::Watch) {
+    let watch = closing.clone();
     let service = service_fn(|request| {
-        let admin = admin.clone();
-        async move { Ok::<_, Infallible>(answer(&admin, request, peer).await) }
+        let (admin, watch) = (admin.clone(), watch.clone());
+        async move {
+            let mut response = answer(&admin, request, peer).await;
+            if let Either::Right(lines) = response.body_mut() {
+                lines.until = Some(Box::pin(async move {
+                    let mut watch = watch;
+                    watch.signaled().await;
+                }));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -77,10 +88,10 @@ async fn connection(admin: Arc<Admin>, stream: TcpStream, peer: IpAddr, mut clos
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let done = tokio::select! {
-        done = connection.as_mut() => done,
+        done = unheard(connection.as_mut()) => done,
         () = closing.signaled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            unheard(connection).await
         }
     };
     if let Err(error) = done {
@@ -104,7 +115,7 @@ pub(super) async fn either<IO>(
             let told = match gate(&head) {
                 Verdict::Answer(told) => told,
                 Verdict::Refuse(refusal) => {
-                    return Ok::<_, Infallible>(refusal.map(Full::new));
+                    return Ok::<_, Infallible>(refusal.map(whole));
                 }
             };
             let (head, _) = head.into_parts();
@@ -114,7 +125,7 @@ pub(super) async fn either<IO>(
             Ok(response)
         }
     });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(Unheard);
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -125,16 +136,75 @@ pub(super) async fn either<IO>(
         .keep_alive_interval(HEAD_TIMEOUT)
         .max_concurrent_streams(16);
     let connection = builder.serve_connection(TokioIo::new(io), service);
-    if let Err(error) = connection.await {
+    if let Err(error) = unheard(pin!(connection)).await {
         tracing::debug!(%peer, error, "Admin connection ended");
     }
 }
 
-async fn answer(admin: &Admin, request: Request<Incoming>, peer: IpAddr) -> Response<Full<Bytes>> {
+/// All there is to say, or the log as it goes on.
+type Answer = Either<Full<Bytes>, LogBody>;
+
+fn whole(body: Bytes) -> Answer {
+    Either::Left(Full::new(body))
+}
+
+async fn answer(admin: &Admin, request: Request<Incoming>, peer: IpAddr) -> Response<Answer> {
     let (head, body) = request.into_parts();
-    let response = match Limited::new(body, MAX_BODY).collect().await {
-        Ok(body) => admin.handle(&Request::from_parts(head, body.to_bytes()), peer),
-        Err(error) => text(StatusCode::BAD_REQUEST, format!("{error}\n")),
+    let request = match Limited::new(body, MAX_BODY).collect().await {
+        Ok(body) => Request::from_parts(head, body.to_bytes()),
+        Err(error) => return text(StatusCode::BAD_REQUEST, format!("{error}\n")).map(whole),
     };
-    response.map(Full::new)
+    match admin.logs(&request, peer) {
+        None => admin.handle(&request, peer).map(whole),
+        Some(Err(refusal)) => refusal.map(whole),
+        Some(Ok(lines)) => {
+            let mut response = Response::new(Either::Right(LogBody { lines, until: None }));
+            let json = HeaderValue::from_static("application/json");
+            response.headers_mut().insert(CONTENT_TYPE, json);
+            response
+        }
+    }
+}
+
+/// Lines of the log, to the end of the connection or of the server.
+struct LogBody {
+    lines: log::Lines,
+    until: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Body for LogBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(until) = &mut self.until
+            && until.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(None);
+        }
+        let line = ready!(self.lines.poll_next(cx));
+        Poll::Ready(line.map(|line| Ok(Frame::data(line))))
+    }
+}
+
+/// What serving a connection logs is not for those who read the log over one.
+async fn unheard<F: Future + Unpin>(mut future: F) -> F::Output {
+    std::future::poll_fn(|cx| log::unheard(|| Pin::new(&mut future).poll(cx))).await
+}
+
+/// Spawns what hyper wants to run, unheard.
+#[derive(Clone, Copy, Debug)]
+struct Unheard;
+
+impl<F> hyper::rt::Executor<F> for Unheard
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, future: F) {
+        crate::spawn("admin stream", unheard(Box::pin(future)));
+    }
 }

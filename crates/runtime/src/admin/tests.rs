@@ -142,3 +142,32 @@ fn own_routes_may_be_for_this_host_only() {
         assert_eq!(body(&response), text, "{method} {path} from {peer}");
     }
 }
+
+#[test]
+fn the_log_is_for_this_host_and_for_proxies() {
+    let (_, handle) = crate::log::tests::built("info");
+    let elsewhere = |flavor| {
+        let admin = admin(flavor, &Readiness::new()).log_level(handle.clone());
+        let answer = admin.logs(&request("GET", "/logs.json"), ELSEWHERE);
+        answer.map(|answer| answer.expect_err("refused").status().as_u16())
+    };
+    assert_eq!(elsewhere(Flavor::Proxy), Some(403));
+    assert_eq!(elsewhere(Flavor::Controller), None);
+    assert_eq!(elsewhere(Flavor::Policy), None);
+}
+
+#[test]
+fn percent_signs_are_undone() {
+    for (query, want) in [
+        ("", Some("")),
+        ("warn,linkerd=debug", Some("warn,linkerd=debug")),
+        ("warn%2Clinkerd%3ddebug", Some("warn,linkerd=debug")),
+        ("%5B%7Bheaders%7D%5D=off", Some("[{headers}]=off")),
+        ("%", None),
+        ("a%2", None),
+        ("%zz", None),
+    ] {
+        let want = want.map(|text| text.as_bytes().to_vec());
+        assert_eq!(unescaped(query), want, "{query}");
+    }
+}
