@@ -33,7 +33,7 @@ use crate::{
     connect::LoopGuard,
     control::{
         Channel, Discovery,
-        client::ConnectOptions,
+        client::{ConnectOptions, Refresh},
         dns::Resolver,
         identity::{self, Certification, TokenFile},
         spire::Spire,
@@ -181,16 +181,22 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     } else {
         store.without_resumption()
     });
+    let refresh = Refresh {
+        min: config.control.dns_min_ttl,
+        max: config.control.dns_max_ttl,
+    };
     let options = |addr: &ControlAddr| {
         if addr.addr.is_loopback() {
             ConnectOptions {
                 timeout: config.inbound.connect_timeout,
                 socket: config.inbound.connect,
+                refresh,
             }
         } else {
             ConnectOptions {
                 timeout: config.outbound.connect_timeout,
                 socket: config.outbound.connect,
+                refresh,
             }
         }
     };

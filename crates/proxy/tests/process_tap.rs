@@ -17,7 +17,11 @@ use linkerd_api::proto::tap::{
 };
 use linkerd_proxy::{
     config::{ControlAddr, SocketOptions},
-    control::{Channel, client::ConnectOptions, dns::Resolver},
+    control::{
+        Channel,
+        client::{ConnectOptions, Refresh},
+        dns::Resolver,
+    },
     metrics::{Registry, balancer::Kind, control::ControlMetrics},
     socket::OrigDst,
 };
@@ -45,6 +49,7 @@ fn connect(to: &Proxy, who: Option<&Proxy>) -> TapClient<Channel> {
     let options = ConnectOptions {
         timeout: Duration::from_secs(10),
         socket: SocketOptions::default(),
+        refresh: Refresh::default(),
     };
     let store = who.unwrap_or(to).store.clone();
     let registry = Arc::new(Registry::new(Duration::ZERO));

@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
@@ -24,6 +24,9 @@ use tokio::{
     time::timeout,
 };
 
+mod follow;
+
+pub use self::follow::Refresh;
 use super::dns::{Kind, Record, Resolver, pod_ip};
 use crate::{
     config::{Addr, ControlAddr, SocketOptions},
@@ -38,6 +41,8 @@ pub struct ConnectOptions {
     pub timeout: Duration,
     /// Socket options.
     pub socket: SocketOptions,
+    /// How often its name is looked up again.
+    pub refresh: Refresh,
 }
 
 /// A channel; clones share the connection.
@@ -45,6 +50,8 @@ pub struct ConnectOptions {
 pub struct Channel(Arc<Inner>);
 
 struct Inner {
+    /// Ourselves, for the task that follows the name.
+    this: Weak<Inner>,
     addr: Addr,
     authority: http::uri::Authority,
     peer: Option<Peer>,
@@ -61,8 +68,11 @@ struct Inner {
 struct Line {
     /// Told when there is reason to ask whether the service is still there.
     doubted: Notify,
-    state: parking_lot::Mutex<LineState>,
+    state: parking_lot::Mutex<(LineState, Generation)>,
 }
+
+/// Which connection it is. Only the latest can be lost: others have been left.
+type Generation = u64;
 
 #[derive(Clone, Copy, Debug, Default)]
 enum LineState {
@@ -78,16 +88,21 @@ enum LineState {
 }
 
 impl Line {
-    fn connected(&self) {
-        let mut state = self.state.lock();
+    fn connected(&self) -> Generation {
+        let (state, latest) = &mut *self.state.lock();
         *state = match *state {
             LineState::Down => LineState::Up,
             _ => LineState::Back(Instant::now()),
         };
+        *latest += 1;
+        *latest
     }
 
-    fn lost(&self) {
-        *self.state.lock() = LineState::Lost;
+    fn lost(&self, generation: Generation) {
+        let (state, latest) = &mut *self.state.lock();
+        if *latest == generation {
+            *state = LineState::Lost;
+        }
     }
 }
 
@@ -147,7 +162,8 @@ impl Channel {
             None => None,
         };
         let authority = service.addr.to_string().parse().map_err(|_| invalid())?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new_cyclic(|this| Inner {
+            this: this.clone(),
             addr: service.addr.clone(),
             authority,
             peer,
@@ -169,7 +185,7 @@ impl Channel {
     /// Whether there is a connection to the service and it had the time to tell what is new: if not,
     /// what it said last may be old.
     pub fn is_current(&self) -> bool {
-        match *self.0.line.state.lock() {
+        match self.0.line.state.lock().0 {
             LineState::Down | LineState::Lost => false,
             LineState::Up => true,
             LineState::Back(since) => since.elapsed() > CATCHING_UP,
@@ -212,20 +228,21 @@ impl Inner {
             Some(twin) => self.connect_to_any(&twin).await.map_err(|_| error),
             None => Err(error),
         }
+        .inspect_err(|_| self.metrics.balancer.states(0, 1))
     }
 
     async fn connect_to_any(&self, addr: &Addr) -> Result<SendRequest<Bytes>, ChannelError> {
-        let mut addrs = self.resolve(addr).await?;
-        let known = self.metrics.balancer.endpoints.get();
-        let known = usize::try_from(known).unwrap_or(usize::MAX);
-        if known != addrs.len() {
-            let kept = known.min(addrs.len());
-            self.metrics.balancer.updated(known, addrs.len(), kept);
-        }
+        let found = self.resolve(addr).await?;
+        self.metrics.found(&found.addrs);
+        self.connect_to_one_of(found).await
+    }
+
+    async fn connect_to_one_of(&self, found: Found) -> Result<SendRequest<Bytes>, ChannelError> {
+        let Found { mut addrs, ttl } = found;
         addrs.shuffle(&mut rand::rng());
         let mut last = None;
         for addr in addrs.into_iter().take(8) {
-            match timeout(self.options.timeout, self.connect_to(addr)).await {
+            match timeout(self.options.timeout, self.connect_to(addr, ttl)).await {
                 Ok(Ok(send)) => {
                     self.metrics.balancer.states(1, 1);
                     return Ok(send);
@@ -234,34 +251,42 @@ impl Inner {
                 Err(_) => last = Some(ChannelError::Timeout(self.addr.clone())),
             }
         }
-        self.metrics.balancer.states(0, 1);
         Err(last.unwrap_or_else(|| {
             let empty = io::Error::new(io::ErrorKind::NotFound, "no addresses");
             ChannelError::Connect(self.addr.clone(), empty)
         }))
     }
 
-    async fn connect_to(&self, addr: SocketAddr) -> Result<SendRequest<Bytes>, ChannelError> {
+    async fn connect_to(
+        &self,
+        addr: SocketAddr,
+        ttl: Option<Duration>,
+    ) -> Result<SendRequest<Bytes>, ChannelError> {
         let io = socket::connect(addr, self.options.socket)
             .await
             .map_err(|e| ChannelError::Connect(self.addr.clone(), e))?;
+        let left = follow::follow(self.this.clone(), addr, ttl);
         match &self.peer {
-            None => serve_h2(io, self.line.clone()).await,
+            None => serve_h2(io, self.line.clone(), left).await,
             Some(peer) => {
                 let snapshot = self.store.snapshot();
                 let tls = handshake::connect(io, peer, &snapshot, Alpn::None, self.options.timeout)
                     .await
                     .map_err(|e| ChannelError::Tls(self.addr.clone(), e))?;
-                serve_h2(tls, self.line.clone()).await
+                serve_h2(tls, self.line.clone(), left).await
             }
         }
     }
 
-    async fn resolve(&self, addr: &Addr) -> Result<Vec<SocketAddr>, ChannelError> {
+    async fn resolve(&self, addr: &Addr) -> Result<Found, ChannelError> {
+        let fixed = |addr| Found {
+            addrs: vec![addr],
+            ttl: None,
+        };
         let (name, port) = match addr {
-            Addr::Socket(addr) => return Ok(vec![*addr]),
+            Addr::Socket(addr) => return Ok(fixed(*addr)),
             Addr::Name(_, port) if addr.is_loopback() => {
-                return Ok(vec![(Ipv4Addr::LOCALHOST, *port).into()]);
+                return Ok(fixed((Ipv4Addr::LOCALHOST, *port).into()));
             }
             Addr::Name(name, port) => (name, *port),
         };
@@ -278,15 +303,29 @@ impl Inner {
                 })
                 .collect();
             if !pods.is_empty() {
-                return Ok(pods);
+                return Ok(Found {
+                    addrs: pods,
+                    ttl: Some(answer.ttl),
+                });
             }
         }
         let answer = self.resolver.addresses(name).await;
         self.metrics.resolved("A/AAAA", answer.is_ok());
-        let (ips, _ttl): (Vec<IpAddr>, _) =
+        let (ips, ttl): (Vec<IpAddr>, _) =
             answer.map_err(|e| ChannelError::Resolve(self.addr.clone(), e))?;
-        Ok(ips.into_iter().map(|ip| (ip, port).into()).collect())
+        Ok(Found {
+            addrs: ips.into_iter().map(|ip| (ip, port).into()).collect(),
+            ttl: Some(ttl),
+        })
     }
+}
+
+/// Where a service is.
+#[derive(Clone, Debug)]
+struct Found {
+    addrs: Vec<SocketAddr>,
+    /// How long that holds; for good where no name was looked up.
+    ttl: Option<Duration>,
 }
 
 /// The service with an address of its own beside a headless one of the control plane. The policy
@@ -303,7 +342,12 @@ fn stable_twin(addr: &Addr) -> Option<Addr> {
     Some(Addr::Name(format!("{twin}.{rest}"), *port))
 }
 
-async fn serve_h2<T>(io: T, line: Arc<Line>) -> Result<SendRequest<Bytes>, ChannelError>
+/// Starts HTTP/2 on a connection, which is kept until it fails or `left` ends.
+async fn serve_h2<T>(
+    io: T,
+    line: Arc<Line>,
+    left: impl Future<Output = ()> + Send + 'static,
+) -> Result<SendRequest<Bytes>, ChannelError>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -315,7 +359,7 @@ where
         .handshake(io)
         .await?;
     let mut pings = connection.ping_pong();
-    line.connected();
+    let generation = line.connected();
     linkerd_runtime::spawn("control-connection", async move {
         let alive = async {
             let Some(pings) = pings.as_mut() else {
@@ -337,8 +381,9 @@ where
                 tracing::debug!(%error, "Control-plane connection failed");
             },
             () = alive => tracing::debug!("Control plane does not answer pings"),
+            () = left => tracing::debug!("Control plane has moved"),
         }
-        line.lost();
+        line.lost(generation);
     });
     Ok(send)
 }
@@ -428,7 +473,9 @@ impl UnixChannel {
         let io = tokio::net::UnixStream::connect(path)
             .await
             .map_err(|error| ChannelError::Socket(path.to_owned(), error))?;
-        Ok(Self(serve_h2(io, Arc::default()).await?))
+        Ok(Self(
+            serve_h2(io, Arc::default(), std::future::pending()).await?,
+        ))
     }
 }
 

@@ -1,7 +1,9 @@
 //! Series of one control-plane service: calls, their latency, name lookups, and the addresses behind
 //! its name. Written on the admin thread only.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 
 use super::{
     Family, Histogram, Labels, Registry,
@@ -15,6 +17,7 @@ pub struct ControlMetrics {
     labels: Arc<str>,
     client: &'static str,
     latency: Arc<Histogram>,
+    known: Mutex<Vec<SocketAddr>>,
     /// The addresses of the service.
     pub balancer: BalancerMetrics,
 }
@@ -55,6 +58,7 @@ impl ControlMetrics {
                 Kind::Policy => "control_policy",
                 _ => "control_destination",
             },
+            known: Mutex::default(),
             registry: calls,
             labels,
         })
@@ -86,6 +90,15 @@ impl ControlMetrics {
         self.registry
             .counter(Family::ControlResponseTotal, &labels.into())
             .inc();
+    }
+
+    /// The service is at these addresses.
+    pub fn found(&self, addrs: &[SocketAddr]) {
+        let mut known = self.known.lock();
+        let kept = addrs.iter().filter(|addr| known.contains(addr)).count();
+        self.balancer.updated(known.len(), addrs.len(), kept);
+        known.clear();
+        known.extend(addrs);
     }
 
     /// Its name was looked up.
