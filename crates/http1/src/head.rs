@@ -150,7 +150,7 @@ pub(crate) struct FieldTable {
     pub(crate) repeated_length: bool,
 }
 
-/// How strictly repeated lengths are judged.
+/// Whose message it is: requests are judged more strictly.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Request,
@@ -228,7 +228,7 @@ impl FieldTable {
                 if repeated {
                     return Err(HeadError::TransferEncoding);
                 }
-                self.coding = framing::transfer_encoding(value)?;
+                self.coding = framing::transfer_encoding(value, side)?;
             }
             // Some read such a line as if it were not there, others read the words in it.
             Name::Connection if !value.is_ascii() => return Err(HeadError::FieldValue),

@@ -182,6 +182,8 @@ const LINES: &[&[u8]] = &[
     b"content-length: 05",
     b"Transfer-Encoding: chunked",
     b"transfer-encoding:  CHUNKED ",
+    b"Transfer-Encoding: gzip, chunked",
+    b"Transfer-Encoding: chunked, gzip",
     b"Connection: close",
     b"Connection: keep-alive",
     b"Connection: Upgrade",

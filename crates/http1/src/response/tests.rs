@@ -106,6 +106,13 @@ fn framing() {
             true,
         ),
         (
+            "a coding in chunks",
+            Method::Get,
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+            F::Chunked,
+            true,
+        ),
+        (
             "close",
             Method::Get,
             "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\n",
@@ -177,9 +184,14 @@ fn refused() {
             E::LengthAndCoding,
         ),
         (
-            "unknown coding",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-            E::UnknownCoding,
+            "chunks within a coding",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip\r\n\r\n",
+            E::TransferEncoding,
+        ),
+        (
+            "a coding and a length",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+            E::LengthAndCoding,
         ),
         (
             "chunks in 1.0",
