@@ -98,7 +98,8 @@ impl EndpointFactory {
             .labels
             .clone()
             .unwrap_or_else(|| self.endpoint_labels(addr, &meta, local));
-        let endpoint = Rc::new(Endpoint {
+        let endpoint = Rc::new_cyclic(|this| Endpoint {
+            this: this.clone(),
             addr,
             local,
             load: Load::new(self.default_rtt, self.decay, Instant::now()),
@@ -149,6 +150,8 @@ impl EndpointFactory {
 /// One address.
 #[derive(Debug)]
 pub struct Endpoint {
+    /// Ourselves, for the driver of the HTTP/2 connection.
+    this: Weak<Self>,
     addr: SocketAddr,
     meta: Arc<EndpointMeta>,
     /// Whether it is this pod.
@@ -433,7 +436,9 @@ impl Endpoint {
             head_timeout,
             ..
         } = &*self.shared.connector;
-        let send = h2io::client(conn, http2, &self.meta.http2, *head_timeout)
+        let this = self.this.clone();
+        let busy = move || this.upgrade().is_some_and(|e| e.load.in_flight() > 0);
+        let send = h2io::client(conn, http2, &self.meta.http2, *head_timeout, busy)
             .await
             .inspect_err(|_| self.failed())?;
         let now = Instant::now();

@@ -3,6 +3,7 @@
 //! the peer is: a header block that is begun has to end in time.
 
 mod frames;
+pub mod ping;
 
 use std::{
     cell::RefCell,
@@ -20,7 +21,7 @@ use tokio::{
     time::Sleep,
 };
 
-use self::frames::Frames;
+use self::{frames::Frames, ping::Adaptive};
 use crate::{
     block::{Block, LARGE},
     config::Http2Windows,
@@ -46,6 +47,8 @@ struct Inner {
     frames: Frames,
     /// Until when the peer has to finish what it has begun, by its number.
     patience: Option<(u32, Pin<Box<Sleep>>)>,
+    /// Bytes received so far.
+    received: u64,
 }
 
 impl Gather {
@@ -71,7 +74,13 @@ impl Gather {
             deaf: false,
             frames,
             patience: None,
+            received: 0,
         })))
+    }
+
+    /// Bytes received so far.
+    pub fn received(&self) -> u64 {
+        self.0.borrow().received
     }
 
     /// Ready when the peer has not finished a header block, or a frame that is no data, for so long.
@@ -152,7 +161,9 @@ impl AsyncRead for Gather {
         }
         let before = buf.filled().len();
         let state = Pin::new(&mut inner.io).poll_read(cx, buf);
-        inner.frames.follow(&buf.filled()[before..]);
+        let read = &buf.filled()[before..];
+        inner.frames.follow(read);
+        inner.received += read.len() as u64;
         state
     }
 }
@@ -203,29 +214,51 @@ impl AsyncWrite for Gather {
 pub const MAX_HEADER_LIST: u32 = 64 * 1024;
 
 /// Starts an HTTP/2 client on a connection; its driver runs on this worker. The head of an answer that
-/// has begun may take `head_timeout`.
+/// has begun may take `head_timeout`; `busy` says whether anything is asked of the peer.
 pub async fn client(
     conn: h1::Conn,
     windows: &Http2Windows,
     params: &Http2Params,
     head_timeout: Duration,
+    busy: impl Fn() -> bool + 'static,
 ) -> Result<SendRequest<Bytes>, ConnectError> {
     let gather = Gather::to_server(conn);
+    let (stream, connection) = match params.adaptive {
+        true => ping::FIRST,
+        false => (
+            params.stream_window.unwrap_or(windows.stream),
+            params.connection_window.unwrap_or(windows.connection),
+        ),
+    };
     let mut builder = h2::client::Builder::new();
     builder
-        .initial_window_size(params.stream_window.unwrap_or(windows.stream))
-        .initial_connection_window_size(params.connection_window.unwrap_or(windows.connection))
+        .initial_window_size(stream)
+        .initial_connection_window_size(connection)
         .max_header_list_size(MAX_HEADER_LIST)
-        .max_concurrent_reset_streams(256)
+        .max_concurrent_reset_streams(params.max_concurrent_reset_streams.unwrap_or(256))
         .enable_push(false);
     if let Some(size) = params.max_frame_size {
         builder.max_frame_size(size);
     }
+    if let Some(size) = params.max_send_buf_size {
+        builder.max_send_buffer_size(size);
+    }
     let (send, mut connection) = builder.handshake(gather.clone()).await?;
     let keep_alive = params.keep_alive;
-    let pings = keep_alive.and_then(|k| connection.ping_pong().map(|p| (p, k)));
+    let adaptive = params.adaptive.then(|| Adaptive::new(&gather));
+    let pings = match keep_alive.is_some() || adaptive.is_some() {
+        true => connection.ping_pong(),
+        false => None,
+    };
     linkerd_runtime::spawn_local("http2-client", async move {
-        let drive = std::future::poll_fn(|cx| {
+        let watch = pings.map(|p| ping::watch(p, keep_alive, busy, adaptive.as_ref()));
+        let mut watch = std::pin::pin!(watch);
+        std::future::poll_fn(|cx| {
+            if let Some(window) = adaptive.as_ref().and_then(Adaptive::grown) {
+                connection.set_target_window_size(window.max(ping::FIRST.1));
+                // Refused while the peer has not heard of the last one: the next is larger.
+                let _ = connection.set_initial_window_size(window);
+            }
             let state = Pin::new(&mut connection).poll(cx);
             // Whatever the turn made goes out in one write.
             let _ = gather.poll_send(cx);
@@ -233,30 +266,21 @@ pub async fn client(
                 tracing::debug!("HTTP/2 server does not finish a header block");
                 return Poll::Ready(());
             }
-            state.map(|result| {
+            if let Poll::Ready(result) = state {
                 if let Err(error) = result {
                     tracing::debug!(%error, "HTTP/2 client connection ended");
                 }
-            })
-        });
-        let alive = async {
-            let Some((mut pings, (interval, limit))) = pings else {
-                return std::future::pending().await;
-            };
-            loop {
-                tokio::time::sleep(interval).await;
-                let pong = pings.ping(h2::Ping::opaque());
-                if !matches!(tokio::time::timeout(limit, pong).await, Ok(Ok(_))) {
-                    tracing::debug!("HTTP/2 peer does not answer pings");
-                    return;
-                }
+                return Poll::Ready(());
             }
-        };
-        tokio::select! {
-            biased;
-            () = drive => {}
-            () = alive => {}
-        }
+            if let Some(watch) = watch.as_mut().as_pin_mut()
+                && watch.poll(cx).is_ready()
+            {
+                tracing::debug!("HTTP/2 peer does not answer pings");
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        })
+        .await;
     });
     Ok(send)
 }

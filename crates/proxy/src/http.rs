@@ -208,6 +208,14 @@ impl Routed {
         self.edits.authority.as_deref().or(of_endpoint)
     }
 
+    /// Whether the client's connection ends with an answer because the endpoint's proxy says so.
+    /// Where there are other endpoints, what one says about itself does not end anything.
+    fn ends_with<'v>(&self, flight: &InFlight, said: impl FnOnce() -> Option<&'v [u8]>) -> bool {
+        matches!(self.backend, Backend::Forward(_))
+            && flight.endpoint.is_meshed()
+            && said().is_some_and(|value| value.eq_ignore_ascii_case(b"close"))
+    }
+
     /// How an answer counts.
     fn classify(&self, status: u16, grpc: Option<u16>) -> Outcome {
         match &self.profile {

@@ -13,6 +13,7 @@ use crate::{
         Backoff,
         value::{LARGEST_WINDOW, LONGEST},
     },
+    h2io::ping::KeepAlive,
     policy::{
         Meta,
         endpoint::{EndpointMeta, EndpointUpdate, Hint, Http2Params},
@@ -291,20 +292,25 @@ fn peer(tls: dst::TlsIdentity) -> Option<Peer> {
 
 fn http2_params(p: dst::Http2ClientParams) -> Http2Params {
     let flow = p.flow_control.unwrap_or_default();
+    let internals = p.internals.unwrap_or_default();
     let positive = |n: u32| Some(n).filter(|n| *n != 0);
+    let size = |n: u32| positive(n).and_then(|n| usize::try_from(n).ok());
     let possible = |n: &u32| *n <= LARGEST_WINDOW;
     Http2Params {
         connection_window: positive(flow.initial_connection_window_size).filter(possible),
         stream_window: positive(flow.initial_stream_window_size).filter(possible),
+        adaptive: flow.adaptive_flow_control,
         keep_alive: p.keep_alive.and_then(|k| {
-            let interval = k.interval.and_then(|d| duration(d).ok())?;
-            let timeout = k.timeout.and_then(|d| duration(d).ok())?;
-            Some((interval, timeout))
+            Some(KeepAlive {
+                interval: k.interval.and_then(|d| duration(d).ok())?,
+                timeout: k.timeout.and_then(|d| duration(d).ok())?,
+                while_idle: k.while_idle,
+            })
         }),
-        max_frame_size: p
-            .internals
-            .and_then(|i| positive(i.max_frame_size))
+        max_frame_size: positive(internals.max_frame_size)
             .filter(|n| (16_384..=16_777_215).contains(n)),
+        max_concurrent_reset_streams: size(internals.max_concurrent_reset_streams),
+        max_send_buf_size: size(internals.max_send_buf_size),
     }
 }
 

@@ -198,7 +198,10 @@ pub(super) async fn from_http1(
             }
             routed.observed.answered(response.status(), &view);
             let framing = response.framing();
-            let closing = !requested || cut;
+            let closing = !requested
+                || cut
+                || (response.seen().contains(Name::L5dProxyConnection)
+                    && routed.ends_with(flight, || view.get(Name::L5dProxyConnection)));
             let planned =
                 ResponsePlan::for_client(facts.version, facts.keeps_alive(), framing, closing);
             let edit = ResponseEdit {

@@ -200,6 +200,7 @@ pub(super) async fn from_http1(
                 held.answer(client);
                 let (mut parts, recv) = answer.into_parts();
                 routed.observed.answered(status, &parts.headers);
+                let told = routed.ends_with(flight, || proxy_connection(&parts.headers));
                 for change in &routed.edits.response {
                     change.apply(&mut parts.headers);
                 }
@@ -208,7 +209,7 @@ pub(super) async fn from_http1(
                     keep_alive: facts.keeps_alive(),
                     method: facts.method,
                     end_stream: recv.is_end_stream(),
-                    closing: !requested || cut,
+                    closing: !requested || cut || told,
                     drop: routed.edits.drop_response.with(Name::L5dOrigProto),
                     add: &[],
                 };
@@ -427,6 +428,7 @@ pub(super) async fn from_http2(
             progress.answered.set(true);
             routed.observed.answered(status, &parts.headers);
             incoming.forget();
+            caller.closes |= routed.ends_with(flight, || proxy_connection(&parts.headers));
             drop_known(&mut parts.headers, routed.edits.drop_response);
             for change in &routed.edits.response {
                 change.apply(&mut parts.headers);
@@ -531,6 +533,11 @@ fn poll_grpc_status(cx: &mut Context<'_>, recv: &mut Source) -> Poll<Option<u16>
         Poll::Ready(Ok(Some(trailers))) => Poll::Ready(grpc_status(&trailers)),
         _ => Poll::Ready(None),
     }
+}
+
+fn proxy_connection(headers: &http::HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(linkerd_api::headers::PROXY_CONNECTION)?;
+    Some(value.as_bytes())
 }
 
 fn grpc_status(headers: &http::HeaderMap) -> Option<u16> {

@@ -25,7 +25,10 @@ use crate::{
     endpoint::{InFlight, NotListening},
     errors::{HttpError, is_grpc},
     h1::Conn,
-    h2io::{Gather, MAX_HEADER_LIST},
+    h2io::{
+        Gather, MAX_HEADER_LIST,
+        ping::{self, Adaptive, KeepAlive},
+    },
     metrics::http::Outcome,
     observe::Observed,
     worker::Drain,
@@ -38,6 +41,8 @@ pub(super) struct Caller<'a> {
     pub(super) grpc: bool,
     /// Whether it may see what went wrong.
     pub(super) informational: bool,
+    /// Whether its connection is to end.
+    pub(super) closes: bool,
 }
 
 /// How long the client's half of the handshake may take.
@@ -60,13 +65,30 @@ pub async fn serve<D: Direction>(direction: &D, client: Conn, config: &Http2Serv
         linger(&gather).await;
         return;
     };
-    let keep_alive = config.keep_alive;
-    let pings = keep_alive.and_then(|k| connection.ping_pong().map(|p| (p, k)));
-    let mut alive = std::pin::pin!(pings.map(|(pings, limits)| unanswered(pings, limits)));
+    let keep_alive = config.keep_alive.map(|(interval, timeout)| KeepAlive {
+        interval,
+        timeout,
+        while_idle: true,
+    });
+    let adaptive = config.adaptive.then(|| Adaptive::new(&gather));
+    let pings = match keep_alive.is_some() || adaptive.is_some() {
+        true => connection.ping_pong(),
+        false => None,
+    };
+    // Apart, or all connections would be as large as those that need it.
+    let mut watch = pings.map(|p| {
+        let watch = ping::watch(p, keep_alive, || true, adaptive.as_ref());
+        Box::pin(watch)
+    });
     let mut streams = FuturesUnordered::new();
     let mut goaway = false;
     std::future::poll_fn(|cx| {
         let mut open = true;
+        if let Some(window) = adaptive.as_ref().and_then(Adaptive::grown) {
+            connection.set_target_window_size(window.max(ping::FIRST.1));
+            // Refused while the client has not heard of the last one: the next is larger.
+            let _ = connection.set_initial_window_size(window);
+        }
         loop {
             if !goaway && drain.poll_draining(cx) {
                 goaway = true;
@@ -107,8 +129,8 @@ pub async fn serve<D: Direction>(direction: &D, client: Conn, config: &Http2Serv
             let _ = gather.poll_send(cx);
             return Poll::Ready(());
         }
-        if let Some(alive) = alive.as_mut().as_pin_mut()
-            && alive.poll(cx).is_ready()
+        if let Some(watch) = &mut watch
+            && watch.as_mut().poll(cx).is_ready()
         {
             tracing::debug!("HTTP/2 client does not answer pings");
             return Poll::Ready(());
@@ -144,20 +166,12 @@ async fn linger(gather: &Gather) {
     let _ = tokio::time::timeout(LINGER, end).await;
 }
 
-/// Ends when the client has left a ping unanswered.
-async fn unanswered(mut pings: h2::PingPong, (interval, limit): (Duration, Duration)) {
-    loop {
-        tokio::time::sleep(interval).await;
-        let pong = pings.ping(h2::Ping::opaque());
-        if !matches!(tokio::time::timeout(limit, pong).await, Ok(Ok(_))) {
-            return;
-        }
-    }
-}
-
 fn server_builder(config: &Http2Server) -> h2::server::Builder {
     let mut builder = h2::server::Builder::new();
-    let (stream, connection) = config.windows.unwrap_or((65_535, 1_048_576));
+    let (stream, connection) = match config.windows {
+        Some(fixed) if !config.adaptive => fixed,
+        _ => ping::FIRST,
+    };
     builder
         .initial_window_size(stream)
         .initial_connection_window_size(connection)
@@ -186,6 +200,7 @@ async fn stream<D: Direction>(
         respond: &mut respond,
         grpc: is_grpc(request.headers()),
         informational: direction.informational(),
+        closes: false,
     };
     let result = {
         // Pinned here, or there would be two copies of it.
@@ -193,7 +208,7 @@ async fn stream<D: Direction>(
         observed.timed(answer).await
     };
     let error = match result {
-        Ok(()) => return false,
+        Ok(()) => return caller.closes,
         Err(Failed::Reset(reason)) => {
             caller.respond.send_reset(reason);
             return false;

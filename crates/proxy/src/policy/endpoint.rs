@@ -1,8 +1,10 @@
 //! Endpoints as discovery gives them: an address, what is known about it, and sets of them.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use linkerd_tls::Peer;
+
+use crate::h2io::ping::KeepAlive;
 
 /// What discovery says about one address.
 #[derive(Debug, Default)]
@@ -40,10 +42,16 @@ pub struct Http2Params {
     pub connection_window: Option<u32>,
     /// Stream window.
     pub stream_window: Option<u32>,
-    /// Ping interval and timeout.
-    pub keep_alive: Option<(Duration, Duration)>,
+    /// Windows grow with what is received, whatever they were set to.
+    pub adaptive: bool,
+    /// When it is asked for a sign of life.
+    pub keep_alive: Option<KeepAlive>,
     /// Largest frame.
     pub max_frame_size: Option<u32>,
+    /// Streams that are remembered after a reset.
+    pub max_concurrent_reset_streams: Option<usize>,
+    /// Bytes that may wait on one stream.
+    pub max_send_buf_size: Option<usize>,
 }
 
 impl EndpointMeta {
