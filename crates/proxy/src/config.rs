@@ -50,8 +50,10 @@ pub struct Config {
     pub memory_ceiling: Option<u64>,
     /// Time after which a graceful shutdown becomes an exit.
     pub shutdown_grace: Duration,
-    /// Whether `LINKERD2_PROXY_INBOUND_DEFAULT_POLICY` was left out.
+    /// What is odd about the configuration and does not keep the proxy from starting.
     pub warnings: Vec<String>,
+    /// The same, for standard error: what concerns the log that goes there.
+    pub complaints: Vec<String>,
 }
 
 /// Settings of the outbound side.

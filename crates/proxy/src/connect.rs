@@ -2,6 +2,7 @@
 //! that tells its proxy what follows. One time limit covers all of it.
 
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
     io,
     net::{IpAddr, SocketAddr},
@@ -41,7 +42,7 @@ pub enum ConnectError {
     Timeout(Duration),
     /// The address must not be connected to from here.
     #[error("{0}")]
-    Loop(&'static str),
+    Loop(Cow<'static, str>),
     /// TCP failed.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -104,6 +105,21 @@ pub enum LoopGuard {
     None,
 }
 
+impl LoopGuard {
+    fn check(self, addr: SocketAddr) -> Result<(), ConnectError> {
+        let message = match self {
+            Self::Loopback if addr.ip().is_loopback() => {
+                "Outbound proxy cannot initiate connections on the loopback interface".into()
+            }
+            Self::Port(port) if addr.port() == port => {
+                format!("inbound connection must not target port {port}").into()
+            }
+            _ => return Ok(()),
+        };
+        Err(ConnectError::Loop(message))
+    }
+}
+
 impl Connector {
     /// Whether an address is this pod's.
     pub fn is_local(&self, ip: IpAddr) -> bool {
@@ -117,19 +133,7 @@ impl Connector {
         meta: &EndpointMeta,
         payload: Payload,
     ) -> Result<Connected, ConnectError> {
-        match self.guard {
-            LoopGuard::Loopback if addr.ip().is_loopback() => {
-                return Err(ConnectError::Loop(
-                    "Outbound proxy cannot initiate connections on the loopback interface",
-                ));
-            }
-            LoopGuard::Port(port) if addr.port() == port => {
-                return Err(ConnectError::Loop(
-                    "inbound connection must not target the inbound port",
-                ));
-            }
-            _ => {}
-        }
+        self.guard.check(addr)?;
         let connected = timeout(self.timeout, self.connect_now(addr, meta, payload))
             .await
             .unwrap_or(Err(ConnectError::Timeout(self.timeout)));
@@ -201,6 +205,26 @@ fn transport_header(port: u16, meta: &EndpointMeta, payload: Payload) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_leads_back_to_us_is_refused() {
+        let outbound = "Outbound proxy cannot initiate connections on the loopback interface";
+        for (guard, addr, want) in [
+            (LoopGuard::Loopback, "127.0.0.1:80", Some(outbound)),
+            (LoopGuard::Loopback, "[::1]:80", Some(outbound)),
+            (LoopGuard::Loopback, "10.0.0.1:80", None),
+            (
+                LoopGuard::Port(4143),
+                "10.0.0.1:4143",
+                Some("inbound connection must not target port 4143"),
+            ),
+            (LoopGuard::Port(4143), "127.0.0.1:80", None),
+            (LoopGuard::None, "127.0.0.1:80", None),
+        ] {
+            let refused = guard.check(addr.parse().expect("an address")).err();
+            assert_eq!(refused.map(|e| e.to_string()).as_deref(), want, "{addr}");
+        }
+    }
 
     #[test]
     fn headers() {

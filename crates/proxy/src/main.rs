@@ -56,6 +56,9 @@ fn run(bootstrap: bool) -> Result<(), (u8, String)> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+    for complaint in &config.complaints {
+        complain(complaint);
+    }
     let failed = |e: &dyn std::error::Error| (1, format!("Initialization failure: {}", chain(e)));
     if bootstrap && let config::IdentitySource::Linkerd { dir, .. } = &config.identity.source {
         identity_bootstrap::bootstrap(dir, &config.identity.id).map_err(|e| failed(&e))?;
@@ -70,15 +73,19 @@ fn run(bootstrap: bool) -> Result<(), (u8, String)> {
     Ok(())
 }
 
-fn init_log() -> Result<log::Handle, log::Error> {
-    let get = |name: &str| Process.get(name).and_then(Result::ok);
-    let filter = get(config::env::LOG).unwrap_or_else(|| "warn,linkerd=info,hickory=error".into());
-    let format = match get(config::env::LOG_FORMAT).as_deref() {
+fn init_log() -> Result<log::Handle, String> {
+    let get = |name: &str| {
+        let value = Process.get(name).transpose();
+        value.map_err(|error| format!("{name}: {error}"))
+    };
+    let filter = get(config::env::LOG)?;
+    let filter = filter.unwrap_or_else(|| "warn,linkerd=info,hickory=error".into());
+    let format = match get(config::env::LOG_FORMAT)?.as_deref() {
         Some("json" | "JSON") => log::Format::Json,
         Some("plain" | "PLAIN") | None => log::Format::Plain,
-        Some(other) => return Err(log::Error::Format(other.to_owned())),
+        Some(other) => return Err(log::Error::Format(other.to_owned()).to_string()),
     };
-    log::init(format, &filter)
+    log::init(format, &filter).map_err(|error| error.to_string())
 }
 
 fn chain(error: &dyn std::error::Error) -> String {

@@ -14,7 +14,7 @@ pub mod stack;
 pub mod transport;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     fmt::{self, Write},
     sync::{
         Arc,
@@ -114,8 +114,15 @@ impl Histogram {
 /// Every series of the process.
 #[derive(Debug)]
 pub struct Registry {
-    series: Mutex<BTreeMap<(Family, Arc<str>), Series>>,
+    series: Mutex<All>,
     retain_idle: Duration,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    series: BTreeMap<(Family, Arc<str>), Series>,
+    /// How many of them are never forgotten.
+    lasting: usize,
 }
 
 #[derive(Debug)]
@@ -135,9 +142,11 @@ enum Cells {
 
 /// More series than this are not made; what would go there is counted nowhere.
 const MAX_SERIES: usize = 100_000;
+/// More series than this that are never forgotten are not made: there is room for the others.
+const MAX_LASTING: usize = 50_000;
 
 impl Registry {
-    /// Unused series are forgotten after `retain_idle`.
+    /// Unused series of families that expire are forgotten after `retain_idle`.
     pub fn new(retain_idle: Duration) -> Self {
         Self {
             series: Mutex::default(),
@@ -183,22 +192,26 @@ impl Registry {
         empty: impl FnOnce() -> Cells,
         f: impl FnOnce(&mut Cells),
     ) {
-        let mut series = self.series.lock();
-        let key = (family, labels.clone());
-        if series.len() >= MAX_SERIES && !series.contains_key(&key) {
-            return;
+        let All { series, lasting } = &mut *self.series.lock();
+        let full = series.len() >= MAX_SERIES || (!family.expires() && *lasting >= MAX_LASTING);
+        match series.entry((family, labels.clone())) {
+            Entry::Occupied(mut entry) => f(&mut entry.get_mut().cells),
+            Entry::Vacant(_) if full => {}
+            Entry::Vacant(entry) => {
+                *lasting += usize::from(!family.expires());
+                let series = entry.insert(Series {
+                    cells: empty(),
+                    seen: 0,
+                    changed: Instant::now(),
+                });
+                f(&mut series.cells);
+            }
         }
-        let entry = series.entry(key).or_insert_with(|| Series {
-            cells: empty(),
-            seen: 0,
-            changed: Instant::now(),
-        });
-        f(&mut entry.cells);
     }
 
     /// Writes every series and forgets those nobody used for long.
     pub fn write(&self, out: &mut String, now: Instant) -> fmt::Result {
-        let mut series = self.series.lock();
+        let All { series, .. } = &mut *self.series.lock();
         let mut last = None;
         let mut expired = Vec::new();
         for ((family, labels), entry) in series.iter_mut() {
@@ -208,7 +221,7 @@ impl Registry {
                 entry.changed = now;
             }
             let idle = now.saturating_duration_since(entry.changed);
-            if entry.cells.unused() && idle > self.retain_idle {
+            if family.expires() && entry.cells.unused() && idle > self.retain_idle {
                 expired.push((*family, labels.clone()));
                 continue;
             }
@@ -356,6 +369,30 @@ mod tests {
         assert!(text(&registry, now).ends_with(want));
         let later = now + Duration::from_secs(601);
         assert_eq!(text(&registry, later), "", "forgotten when idle");
+    }
+
+    #[test]
+    fn families_that_do_not_expire_are_kept_and_leave_room_for_the_others() {
+        let registry = Registry::new(Duration::ZERO);
+        for at in 0..MAX_LASTING + 10 {
+            let labels = format!("target_ip=\"{at}\"").into();
+            registry
+                .counter(Family::OutboundTcpRouteOpen, &labels)
+                .inc();
+        }
+        let later = Instant::now() + Duration::from_secs(86_400);
+        for _ in 0..2 {
+            let lines = text(&registry, later).lines().count();
+            assert_eq!(lines, 2 + MAX_LASTING, "help, type and series");
+        }
+        let used = registry.counter(Family::RequestTotal, &"a=\"b\"".into());
+        used.inc();
+        assert!(text(&registry, later).contains("request_total{a=\"b\"} 1\n"));
+        drop(used);
+        // It is seen as idle by the next one.
+        text(&registry, later + Duration::from_secs(1));
+        let all = text(&registry, later + Duration::from_secs(2));
+        assert!(!all.contains("request_total"), "forgotten when idle");
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub(super) struct Reader<'a> {
     env: &'a dyn Env,
     mistakes: Vec<String>,
     warnings: Vec<String>,
+    complaints: Vec<String>,
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -25,6 +26,7 @@ impl<'a> Reader<'a> {
             env,
             mistakes: Vec::new(),
             warnings: Vec::new(),
+            complaints: Vec::new(),
         }
     }
 
@@ -160,6 +162,7 @@ impl<'a> Reader<'a> {
             memory_ceiling,
             shutdown_grace,
             warnings: std::mem::take(&mut self.warnings),
+            complaints: std::mem::take(&mut self.complaints),
         })
     }
 
@@ -212,7 +215,7 @@ impl<'a> Reader<'a> {
             "json" => Some(AccessLog::Json),
             "" => None,
             _ => {
-                self.warnings.push(format!(
+                self.complaints.push(format!(
                     "{}={name:?} is neither apache nor json: there is no access log",
                     env::ACCESS_LOG
                 ));

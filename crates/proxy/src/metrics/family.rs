@@ -1,5 +1,7 @@
 //! The families the data path counts in: names, help and buckets are what dashboards read.
 
+use std::sync::LazyLock;
+
 const HISTOGRAM_MS: &[f64] = &[
     1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 100.0, 200.0, 300.0, 400.0, 500.0,
     1000.0, 2000.0, 3000.0, 4000.0, 5000.0, 10000.0, 20000.0, 30000.0, 40000.0, 50000.0,
@@ -219,7 +221,34 @@ pub enum Merge {
     Max,
 }
 
+/// Families of which nobody asks for more than what is going on: by their whole name, or by how it
+/// begins.
+const EXPIRE: &[&str] = &[
+    "request_total",
+    "response_total",
+    "response_latency_ms",
+    "route_",
+    "control_request_",
+    "control_response_",
+    "tcp_",
+    "stack_",
+    "inbound_http_authz_",
+    "inbound_http_route_not_found_",
+    "inbound_http_local_ratelimit_",
+    "inbound_tcp_authz_",
+    "inbound_http_errors_",
+    "inbound_tcp_errors_",
+    "outbound_http_errors_",
+    "outbound_tcp_errors_",
+    "opentelemetry_span_",
+];
+
 impl Family {
+    /// Whether series that nobody uses any more are forgotten.
+    pub fn expires(self) -> bool {
+        EXPIRES[self as usize]
+    }
+
     /// How cells of several workers make one number.
     pub fn merge(self) -> Merge {
         let name = self.name();
@@ -237,9 +266,43 @@ impl Family {
     }
 }
 
+/// Answers of [`Family::expires`], found once.
+static EXPIRES: LazyLock<Vec<bool>> = LazyLock::new(|| {
+    let expires = |name: &str| EXPIRE.iter().any(|start| name.starts_with(start));
+    Family::ALL.iter().map(|f| expires(f.name())).collect()
+});
+
 #[cfg(test)]
 mod tests {
     use super::Family;
+
+    #[test]
+    fn families_of_the_older_registry_expire() {
+        for (name, want) in [
+            ("request_total", true),
+            ("response_latency_ms", true),
+            ("route_actual_response_total", true),
+            ("control_response_latency_ms", true),
+            ("tcp_open_connections", true),
+            ("stack_poll_total_ms", true),
+            ("inbound_tcp_authz_terminate_total", true),
+            ("outbound_tcp_errors_total", true),
+            ("opentelemetry_span_exports", true),
+            ("opentelemetry_balancer_p2c_endpoints", false),
+            ("control_dns_resolutions_total", false),
+            ("control_policy_balancer_queue_length", false),
+            ("outbound_http_route_request_statuses_total", false),
+            ("outbound_grpc_route_backend_requests_total", false),
+            ("outbound_tcp_route_open_total", false),
+            ("outbound_tcp_balancer_endpoints", false),
+            ("inbound_http_requests_total", false),
+            ("inbound_tcp_transport_header_connections_total", false),
+            ("inbound_tcp_detect_http_results_total", false),
+        ] {
+            let family = Family::ALL.iter().find(|f| f.name() == name);
+            assert_eq!(family.map(|f| f.expires()), Some(want), "{name}");
+        }
+    }
 
     #[test]
     fn names_are_unique_and_histograms_have_bounds() {

@@ -433,7 +433,8 @@ impl Client {
         answer
     }
 
-    fn line(&mut self) -> String {
+    /// Reads a line.
+    pub fn line(&mut self) -> String {
         loop {
             if let Some(end) = self.buf.iter().position(|b| *b == b'\n') {
                 let line = self.buf.drain(..=end).collect();
