@@ -218,6 +218,14 @@ async fn a_service_that_moved_is_followed() {
     assert_eq!(from, B.to_string());
     assert_eq!(scene.endpoints(), "1");
     assert_eq!(scene.updates("Reset"), "1");
+    for (kind, result) in [("SRV", "not_found"), ("A/AAAA", "ok")] {
+        let labels = format!("record_type=\"{kind}\",result=\"{result}\"");
+        let series = format!("control_dns_resolutions_total{{client=\"control_policy\",{labels}}}");
+        assert!(
+            scene.metric(&series).parse::<u64>().is_ok_and(|n| n >= 2),
+            "{series}"
+        );
+    }
     assert!(is_open(&mut stream));
 }
 

@@ -1,12 +1,15 @@
 //! The names, types and labels dashboards read, after a little traffic of every kind.
 
+#[path = "support/exposition.rs"]
+mod exposition;
 #[path = "support/harness.rs"]
 mod harness;
 
-use std::collections::BTreeMap;
-
 use std::sync::Arc;
 
+use exposition::{
+    AUTHZ, BACKEND, IN, PARENT, ROUTE, RT_IN, Row, SRV, Seen, TARGET, balancer_rows, join,
+};
 use harness::{CLUSTER_IP, Client, DEADLINE, Pair, Proxy, counts, get, http_echo};
 use linkerd_api::proto::destination::{
     DestinationProfile, PathMatch, RequestMatch, Route, request_match,
@@ -18,26 +21,8 @@ use linkerd_testkit::{
     wait_for,
 };
 
-const TARGET: &str = "target_addr target_ip target_port";
-const SRV: &str = "srv_group srv_kind srv_name srv_port";
-const AUTHZ: &str = "authz_group authz_kind authz_name";
-const RT_IN: &str = "route_group route_kind route_name";
-const PARENT: &str =
-    "parent_group parent_kind parent_name parent_namespace parent_port parent_section_name";
-const ROUTE: &str = "route_group route_kind route_name route_namespace";
-const BACKEND: &str =
-    "backend_group backend_kind backend_name backend_namespace backend_port backend_section_name";
-const IN: &str =
-    "parent_group parent_kind parent_name parent_port route_group route_kind route_name";
-
 /// Family, type, labels. Whichever proxy shows it.
-fn table() -> Vec<(&'static str, &'static str, String)> {
-    let join = |parts: &[&str]| {
-        let mut all: Vec<_> = parts.iter().flat_map(|p| p.split(' ')).collect();
-        all.retain(|l| !l.is_empty());
-        all.sort_unstable();
-        all.join(" ")
-    };
+fn table() -> Vec<Row> {
     let outcome = "classification error grpc_status status_code";
     let profile = "direction dst rt_route";
     let mut rows = vec![
@@ -298,75 +283,9 @@ fn table() -> Vec<(&'static str, &'static str, String)> {
         ("control_policy_balancer", "addr".to_owned()),
         ("control_identity_balancer", "addr".to_owned()),
     ] {
-        for (suffix, kind, more) in [
-            ("p2c_endpoints", "gauge", ""),
-            ("p2c_updates_total", "counter", "op"),
-            ("endpoints", "gauge", "endpoint_state"),
-            ("queue_length", "gauge", ""),
-            ("queue_requests_total", "counter", ""),
-            ("queue_latency_seconds", "histogram", ""),
-            ("queue_gate_open_total", "counter", ""),
-            ("queue_gate_shut_total", "counter", ""),
-            ("queue_gate_open_time_seconds", "gauge", ""),
-            ("queue_gate_shut_time_seconds", "gauge", ""),
-            ("queue_gate_timeout_seconds", "gauge", ""),
-        ] {
-            let name: &'static str = format!("{balancer}_{suffix}").leak();
-            rows.push((name, kind, join(&[&labels, more])));
-        }
+        balancer_rows(&mut rows, balancer, &labels);
     }
     rows
-}
-
-/// Type of each family, and the label sets it is seen with.
-#[derive(Default)]
-struct Seen {
-    kinds: BTreeMap<String, String>,
-    labels: BTreeMap<String, Vec<String>>,
-}
-
-impl Seen {
-    fn read(&mut self, text: &str) {
-        for line in text.lines() {
-            if let Some(kind) = line.strip_prefix("# TYPE ") {
-                let (name, kind) = kind.split_once(' ').expect("a type");
-                self.kinds.insert(name.to_owned(), kind.to_owned());
-                continue;
-            }
-            if line.starts_with('#') {
-                continue;
-            }
-            let (series, _) = line.rsplit_once(' ').expect("a value");
-            let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
-            let labels = labels.trim_end_matches('}');
-            let mut names: Vec<_> = labels
-                .split("\",")
-                .filter_map(|pair| pair.split_once('=').map(|(name, _)| name))
-                .filter(|name| *name != "le")
-                .collect();
-            names.sort_unstable();
-            let family = ["_bucket", "_sum", "_count"]
-                .iter()
-                .find_map(|suffix| {
-                    let family = name.strip_suffix(suffix)?;
-                    (self.kinds.get(family).map(String::as_str) == Some("histogram"))
-                        .then_some(family)
-                })
-                .unwrap_or(name);
-            let sets = self.labels.entry(family.to_owned()).or_default();
-            let names = names.join(" ");
-            if !sets.contains(&names) {
-                sets.push(names);
-            }
-        }
-    }
-
-    fn kind(&self, family: &str) -> Option<&str> {
-        // OpenMetrics names a counter without its ending.
-        let short = family.strip_suffix("_total").unwrap_or(family);
-        let kind = self.kinds.get(family).or_else(|| self.kinds.get(short));
-        kind.map(String::as_str)
-    }
 }
 
 #[test]
@@ -397,17 +316,7 @@ fn names_types_and_labels() {
     for proxy in [&pair.client, &pair.server] {
         seen.read(&proxy.metrics());
     }
-    let mut missing = Vec::new();
-    for (family, kind, labels) in table() {
-        if seen.kind(family) != Some(kind) {
-            missing.push(format!("{family}: {:?}, not {kind}", seen.kind(family)));
-        }
-        let sets = seen.labels.get(family).cloned().unwrap_or_default();
-        if !sets.contains(&labels) {
-            missing.push(format!("{family}: no {labels:?} among {sets:?}"));
-        }
-    }
-    assert!(missing.is_empty(), "{}", missing.join("\n"));
+    seen.shows(table());
     for proxy in [&pair.client, &pair.server] {
         let text = proxy.metrics();
         assert!(!text.contains(",,") && !text.contains("{,"), "stray commas");

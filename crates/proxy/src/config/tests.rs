@@ -1,5 +1,7 @@
 //! The environment the chart renders is accepted; every mistake of a bad one is reported at once.
 
+mod variables;
+
 use std::collections::HashMap;
 
 use super::*;
