@@ -2,7 +2,6 @@
 //! control plane, and workers for traffic. Tests start the same thing on port 0.
 
 use std::{
-    cell::Cell,
     io,
     net::SocketAddr,
     path::PathBuf,
@@ -668,7 +667,10 @@ async fn serve(seed: WorkerSeed) {
         in_flight,
     );
     linkerd_runtime::spawn_local("sweep", worker.clone().sweep());
-    let open = Rc::new(Open::default());
+    let open = Rc::new(Open {
+        worker: worker.clone(),
+        empty: Notify::new(),
+    });
     let mut loops = Vec::new();
     for listener in outbound {
         let worker = worker.clone();
@@ -750,9 +752,9 @@ async fn accept_loop<F>(
 }
 
 /// Counts open connections.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Open {
-    count: Cell<usize>,
+    worker: Rc<Worker>,
     empty: Notify,
 }
 
@@ -760,12 +762,12 @@ struct OpenGuard(Rc<Open>);
 
 impl Open {
     fn one(self: &Rc<Self>) -> OpenGuard {
-        self.count.set(self.count.get() + 1);
+        self.worker.in_flight.connections.enter(usize::MAX);
         OpenGuard(self.clone())
     }
 
     async fn none(&self) {
-        while self.count.get() > 0 {
+        while self.worker.in_flight.connections.mine() > 0 {
             self.empty.notified().await;
         }
     }
@@ -773,9 +775,9 @@ impl Open {
 
 impl Drop for OpenGuard {
     fn drop(&mut self) {
-        let count = self.0.count.get() - 1;
-        self.0.count.set(count);
-        if count == 0 {
+        let connections = &self.0.worker.in_flight.connections;
+        connections.leave();
+        if connections.mine() == 0 {
             self.0.empty.notify_one();
         }
     }

@@ -17,14 +17,52 @@ const LARGE_KEPT: usize = 16;
 
 #[derive(Debug)]
 struct Pool {
-    small: Vec<Box<[u8]>>,
-    large: Vec<Box<[u8]>>,
+    small: Shelf,
+    large: Shelf,
+}
+
+/// Blocks of one size.
+#[derive(Debug)]
+struct Shelf {
+    blocks: Vec<Box<[u8]>>,
+    /// How few there were at one time since the last sweep: so many were not needed.
+    least: usize,
+}
+
+impl Shelf {
+    const EMPTY: Self = Self {
+        blocks: Vec::new(),
+        least: 0,
+    };
+
+    fn pop(&mut self) -> Option<Box<[u8]>> {
+        let block = self.blocks.pop();
+        self.least = self.least.min(self.blocks.len());
+        block
+    }
+
+    /// Frees what nobody has wanted since the last time.
+    fn sweep(&mut self) {
+        self.blocks.drain(..self.least);
+        self.least = self.blocks.len();
+        if self.blocks.is_empty() {
+            self.blocks = Vec::new();
+        }
+    }
 }
 
 thread_local! {
     static POOL: RefCell<Pool> = const {
-        RefCell::new(Pool { small: Vec::new(), large: Vec::new() })
+        RefCell::new(Pool { small: Shelf::EMPTY, large: Shelf::EMPTY })
     };
+}
+
+/// Frees the blocks of this worker that nobody has wanted since the last sweep.
+pub fn sweep() {
+    POOL.with_borrow_mut(|pool| {
+        pool.small.sweep();
+        pool.large.sweep();
+    });
 }
 
 /// Bytes between a front and an end; holds memory only when it was asked for room.
@@ -137,8 +175,8 @@ fn give(bytes: Box<[u8]>) {
             LARGE => (&mut pool.large, LARGE_KEPT),
             _ => return,
         };
-        if list.len() < max {
-            list.push(bytes);
+        if list.blocks.len() < max {
+            list.blocks.push(bytes);
         }
     });
 }
@@ -184,6 +222,27 @@ mod tests {
         block.reserve(BULK);
         assert_eq!(block.bytes.len(), LARGE);
         assert_eq!(block.filled(), b"again");
+    }
+
+    #[test]
+    fn blocks_that_are_not_needed_are_freed() {
+        let held = |n: usize| -> Vec<Block> {
+            let mut blocks: Vec<Block> = (0..n).map(|_| Block::default()).collect();
+            blocks.iter_mut().for_each(|block| block.put(b"abc"));
+            blocks
+        };
+        let kept = || POOL.with_borrow(|pool| pool.small.blocks.len());
+        drop(held(10));
+        assert_eq!(kept(), 10);
+        sweep();
+        assert_eq!(kept(), 10, "all of them were in use since the last sweep");
+        drop(held(3));
+        sweep();
+        assert_eq!(kept(), 3);
+        sweep();
+        assert_eq!(kept(), 0);
+        drop(held(1));
+        assert_eq!(kept(), 1, "and it goes on");
     }
 
     #[test]

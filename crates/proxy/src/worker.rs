@@ -13,11 +13,13 @@ use std::{
 use linkerd_tls::Store;
 
 use crate::{
+    block,
     config::Config,
     connect::{Connector, LoopGuard},
     control::Discovery,
     endpoint::Swept,
     inbound,
+    memory::{self, Ebb, Tide},
     metrics::{Counter, Registry},
     observe::Observers,
     outbound,
@@ -51,7 +53,7 @@ pub struct Worker {
     pub inbound: inbound::Cache,
     /// Endpoints to be swept.
     pub swept: Rc<Swept>,
-    /// HTTP requests in flight, by direction.
+    /// HTTP requests in flight, by direction, and connections.
     pub in_flight: InFlightLimits,
     /// Whose turn it is to take a step of a handshake.
     pub handshakes: Rc<Turnstile>,
@@ -59,20 +61,22 @@ pub struct Worker {
     pub overloaded: Cell<bool>,
 }
 
-/// Requests in flight, by direction.
+/// Requests in flight, by direction, and connections.
 #[derive(Debug, Default)]
 pub struct InFlightLimits {
     /// Outbound.
     pub outbound: Gate,
     /// Inbound.
     pub inbound: Gate,
+    /// Connections that were accepted, either way.
+    pub connections: Gate,
 }
 
 impl InFlightLimits {
     /// One set of gates per worker; each knows what the others have.
     pub fn for_workers(count: usize) -> Vec<Self> {
         let cells = || -> Arc<[Counter]> { (0..count).map(|_| Counter::default()).collect() };
-        let (outbound, inbound) = (cells(), cells());
+        let (outbound, inbound, connections) = (cells(), cells(), cells());
         let gate = |cells: &Arc<[Counter]>, mine| Gate {
             cells: cells.clone(),
             mine,
@@ -81,8 +85,20 @@ impl InFlightLimits {
             .map(|mine| Self {
                 outbound: gate(&outbound, mine),
                 inbound: gate(&inbound, mine),
+                connections: gate(&connections, mine),
             })
             .collect()
+    }
+
+    /// What the process has to do.
+    fn load(&self) -> u64 {
+        let all = [&self.outbound, &self.inbound, &self.connections];
+        all.into_iter().map(Gate::all).sum()
+    }
+
+    /// Whether this is the worker that does what has to be done once.
+    fn is_first(&self) -> bool {
+        self.connections.mine == 0
     }
 }
 
@@ -105,8 +121,7 @@ impl Default for Gate {
 impl Gate {
     /// Lets one more in, unless there are `max`.
     pub fn enter(&self, max: usize) -> bool {
-        let all: u64 = self.cells.iter().map(Counter::get).sum();
-        if all >= max as u64 {
+        if self.all() >= max as u64 {
             return false;
         }
         self.cells[self.mine].inc();
@@ -116,6 +131,15 @@ impl Gate {
     /// One has left.
     pub fn leave(&self) {
         self.cells[self.mine].dec();
+    }
+
+    /// How many this worker has.
+    pub fn mine(&self) -> u64 {
+        self.cells[self.mine].get()
+    }
+
+    fn all(&self) -> u64 {
+        self.cells.iter().map(Counter::get).sum()
     }
 }
 
@@ -175,14 +199,16 @@ impl Worker {
         })
     }
 
-    /// Runs for the life of the worker: closes idle connections, forgets unused targets.
+    /// Runs for the life of the worker: closes idle connections, forgets unused targets, gives memory
+    /// back when a burst is over.
     pub async fn sweep(self: Rc<Self>) {
+        let mut tide = Tide::default();
         loop {
             tokio::time::sleep(SWEEP).await;
             let now = Instant::now();
             if let Some(ceiling) = self.config.memory_ceiling {
                 let was = self.overloaded.get();
-                let is = crate::memory::overloaded(crate::memory::resident(), ceiling, was);
+                let is = memory::overloaded(memory::resident(), ceiling, was);
                 if is != was {
                     tracing::warn!(ceiling, overloaded = is, "Memory ceiling");
                     self.overloaded.set(is);
@@ -192,6 +218,12 @@ impl Worker {
             self.outbound
                 .sweep(now, self.config.outbound.discovery_idle);
             self.inbound.sweep(now, self.config.inbound.discovery_idle);
+            block::sweep();
+            match tide.look(self.in_flight.load()) {
+                Some(Ebb::Cache) => memory::empty_cache(),
+                Some(Ebb::Heap) if self.in_flight.is_first() => memory::give_back(),
+                Some(Ebb::Heap) | None => {}
+            }
         }
     }
 }
