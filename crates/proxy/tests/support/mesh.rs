@@ -25,7 +25,7 @@ use linkerd_init::{
 use linkerd_testkit::{
     ca::identity,
     control_plane::{ControlPlane, objects},
-    netns::{Lan, Namespace, Pod, Process},
+    netns::{self, Lan, Namespace, Pod},
     wait_for,
 };
 use tempfile::TempDir;
@@ -50,10 +50,35 @@ pub struct Mesh {
 pub struct Meshed {
     pub pod: Pod,
     pub identity: String,
-    pub proxy: Process,
+    pub proxy: netns::Process,
+    /// Where its control plane is.
+    control: SocketAddr,
     env: HashMap<String, String>,
     program: PathBuf,
 }
+
+/// What a proxy holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Resident memory, and the part of it that is no file, in KB.
+    pub resident: u64,
+    pub anonymous: u64,
+    /// Connections with anybody but the control plane.
+    pub connections: usize,
+    /// Open files of any kind, but for connections with the control plane.
+    pub files: usize,
+}
+
+/// A proxy, looked at from outside.
+#[derive(Clone, Copy, Debug)]
+pub struct Process {
+    id: u32,
+    /// Of its control plane.
+    control: u16,
+}
+
+/// A pod whose packets to and from the control plane are lost while this is held.
+pub struct CutOff<'a>(&'a Meshed);
 
 impl Mesh {
     pub fn new() -> Self {
@@ -61,7 +86,9 @@ impl Mesh {
         open(dir.path());
         // The proxy's user cannot look into the directories of the one who builds.
         let program = dir.path().join("linkerd-proxy");
-        std::fs::copy(env!("CARGO_BIN_EXE_linkerd-proxy"), &program).expect("a copy");
+        let built = std::env::var_os("LINKERD_TEST_PROXY");
+        let built = built.unwrap_or_else(|| env!("CARGO_BIN_EXE_linkerd-proxy").into());
+        std::fs::copy(built, &program).expect("a copy");
         Self {
             lan: Lan::new(),
             control: ControlPlane::start(),
@@ -74,7 +101,8 @@ impl Mesh {
     pub fn meshed(&mut self, name: &str, extra: &[(&str, &str)]) -> Meshed {
         let pod = self.lan.pod(name);
         redirect(&pod.netns);
-        let control = self.control.listen_in(&pod.netns).to_string();
+        let at = self.control.listen_in(&pod.netns);
+        let control = at.to_string();
         let home = self.dir.path().join(name);
         std::fs::create_dir(&home).expect("a directory can be made");
         let token = home.join("token");
@@ -122,6 +150,7 @@ impl Mesh {
             pod,
             identity: id,
             proxy,
+            control: at,
             env,
             program: self.program.clone(),
         };
@@ -195,12 +224,89 @@ impl Meshed {
         series.sum()
     }
 
-    /// Resident memory of the proxy, in bytes.
-    pub fn resident(&self) -> u64 {
-        let statm = format!("/proc/{}/statm", self.proxy.id());
-        let text = std::fs::read_to_string(statm).unwrap_or_default();
-        let pages = text.split_whitespace().nth(1).and_then(|n| n.parse().ok());
-        pages.unwrap_or(0_u64) * 4096
+    /// The proxy that runs now.
+    pub fn process(&self) -> Process {
+        Process {
+            id: self.proxy.id(),
+            control: self.control.port(),
+        }
+    }
+    /// Loses every packet between this pod and its control plane, without a word to either.
+    pub fn cut_off(&self) -> CutOff<'_> {
+        self.losing("-I");
+        CutOff(self)
+    }
+
+    fn losing(&self, how: &str) {
+        let port = self.control.port().to_string();
+        for side in ["--dport", "--sport"] {
+            let rule = ["-w", how, "INPUT", "-p", "tcp", side, &port, "-j", "DROP"];
+            self.pod.netns.output("iptables", &rule);
+        }
+    }
+}
+
+impl Process {
+    /// What it holds now.
+    pub fn held(self) -> Held {
+        let proc = PathBuf::from(format!("/proc/{}", self.id));
+        let read = |name: &str| std::fs::read_to_string(proc.join(name)).unwrap_or_default();
+        let status = read("status");
+        let kilobytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let number = line.and_then(|line| line.split_whitespace().next());
+            number.and_then(|n| n.parse().ok()).unwrap_or(0_u64)
+        };
+        let files: Vec<String> = std::fs::read_dir(proc.join("fd"))
+            .into_iter()
+            .flatten()
+            .filter_map(|file| std::fs::read_link(file.ok()?.path()).ok())
+            .map(|target| target.to_string_lossy().into_owned())
+            .collect();
+        let (mut connections, mut control) = (0, 0);
+        let tables = read("net/tcp") + &read("net/tcp6");
+        for line in tables.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [_, _, remote, state, _, _, _, _, _, inode, ..] = words[..] else {
+                continue;
+            };
+            let listens = state == "0A";
+            if listens || !files.contains(&format!("socket:[{inode}]")) {
+                continue;
+            }
+            let port = remote.rsplit(':').next();
+            let port = port.and_then(|p| u16::from_str_radix(p, 16).ok());
+            match port == Some(self.control) {
+                true => control += 1,
+                false => connections += 1,
+            }
+        }
+        Held {
+            resident: kilobytes("VmRSS:"),
+            anonymous: kilobytes("RssAnon:"),
+            connections,
+            files: files.len() - control,
+        }
+    }
+}
+
+impl Held {
+    /// The most of everything.
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            resident: self.resident.max(other.resident),
+            anonymous: self.anonymous.max(other.anonymous),
+            connections: self.connections.max(other.connections),
+            files: self.files.max(other.files),
+        }
+    }
+}
+
+impl Drop for CutOff<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.0.losing("-D");
+        }
     }
 }
 
@@ -210,7 +316,7 @@ fn open(path: &Path) {
     std::fs::set_permissions(path, everybody).expect("our own directory");
 }
 
-fn start(netns: &Arc<Namespace>, program: &Path, env: &HashMap<String, String>) -> Process {
+fn start(netns: &Arc<Namespace>, program: &Path, env: &HashMap<String, String>) -> netns::Process {
     let mut command = Command::new(program);
     command
         .env_clear()
