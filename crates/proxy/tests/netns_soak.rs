@@ -85,6 +85,8 @@ fn proxies_give_back_what_they_took() {
     assert!(wrongs.is_empty(), "wrong or hung: {wrongs:#?}\n{story}");
     let strays = ledger.strays();
     assert!(strays.is_empty(), "to whom has left: {strays:#?}\n{story}");
+    let twice = ledger.beyond(traffic::receptions);
+    assert!(twice.is_empty(), "received too often: {twice:?}\n{story}");
 
     let after = settled(watched(&client, &backends));
     let mut report = format!(
@@ -98,8 +100,12 @@ fn proxies_give_back_what_they_took() {
         }
     }
     tell(&report);
-    for ((name, before), after) in WATCHED.into_iter().zip(idle).zip(after) {
-        assert_eq!(after.files, before.files, "{name}: open files\n{report}");
+    for (n, (before, after)) in idle.into_iter().zip(after).enumerate() {
+        let name = WATCHED[n];
+        // One may be open just now: a certificate is renewed with a token that is read anew.
+        wait_for(DEADLINE, &format!("files of {name}: {report}"), || {
+            proxies[n].held().files <= before.files
+        });
         assert!(
             after.resident * 10 <= before.resident * 11,
             "{name}: memory\n{report}{story}"

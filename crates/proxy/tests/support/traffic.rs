@@ -28,6 +28,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 const SLACK: Duration = Duration::from_secs(3);
 /// Requests at a time on one HTTP/2 connection.
 const STREAMS: usize = 4;
+/// In place of a status: a gRPC client was told of a failure.
+pub const TOLD: u16 = 0;
 /// Bytes of a large transfer.
 const BULK: usize = 1 << 20;
 /// After a failure, so that one that comes at once does not come a thousand times.
@@ -478,8 +480,8 @@ async fn http2_once(
     let status = trailers.as_ref().and_then(of).or_else(|| of(&head.headers));
     match status {
         Some(status) if status == "0" => check_stream(kind, id, &answer),
-        // The stream broke: what the proxy counts as an error, not as an answer.
-        Some(_) => Err(Wrong::Failed(None)),
+        // A proxy tells of a failure, alone or behind what came of an answer.
+        Some(_) => Err(Wrong::Failed(Some(TOLD))),
         None => Err(Wrong::Answer(format!("{id}: ended without a status"))),
     }
 }
