@@ -5,7 +5,11 @@ pub mod discover;
 mod http;
 mod overrides;
 
-use std::{net::SocketAddr, rc::Rc, time::Instant};
+use std::{
+    net::SocketAddr,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 pub use self::discover::Cache;
 use self::discover::LocalPolicy;
@@ -144,40 +148,17 @@ async fn serve_detected(
     let mut counted = RouteConnection::new(worker, policy, route, RouteKind::Tcp(orig_dst));
     let mut verdict = sniff::http(&mut conn, limit.min(sniff::SILENCE)).await;
     if matches!(verdict, Ok(detect::Http::More)) && limit > sniff::SILENCE {
-        // A silent client may be waiting for its server to speak: ask the server, too.
         let left = || limit.saturating_sub(began.elapsed());
-        let asked = if conn.rbuf.is_empty() {
-            // What the client says meanwhile may be meant for somebody else.
-            tokio::select! {
-                biased;
-                said = sniff::read(&mut conn) => match said {
-                    Ok(0) => Err(SniffError::Closed),
-                    Ok(_) => Ok(None),
-                    Err(error) => Err(error.into()),
-                },
-                dialled = dial(worker, policy, route, "TCP") => Ok(dialled.ok()),
-            }
-        } else {
-            Ok(None)
+        // A silent client may be waiting for its server to speak: ask the server, too.
+        let speaker = match conn.rbuf.is_empty() {
+            true => first_word(worker, policy, route, &mut conn, &mut server, left).await,
+            false => Ok(Speaker::Client),
         };
-        match asked {
+        match speaker {
+            Ok(Speaker::Client | Speaker::Gone) => verdict = sniff::http(&mut conn, left()).await,
+            Ok(Speaker::Server) => verdict = Ok(detect::Http::NotHttp),
+            Ok(Speaker::Nobody) => {}
             Err(error) => verdict = Err(error),
-            Ok(None) => verdict = sniff::http(&mut conn, left()).await,
-            Ok(Some(dialled)) => {
-                let (other, _) = server.insert(dialled);
-                let first = sniff::first_speaker(&mut conn, other, left()).await;
-                if matches!(first, Ok(Speaker::Gone)) {
-                    server = None;
-                }
-                match first {
-                    Ok(Speaker::Client | Speaker::Gone) => {
-                        verdict = sniff::http(&mut conn, left()).await;
-                    }
-                    Ok(Speaker::Server) => verdict = Ok(detect::Http::NotHttp),
-                    Ok(Speaker::Nobody) => {}
-                    Err(error) => verdict = Err(error),
-                }
-            }
         }
     }
     let result = match &verdict {
@@ -212,6 +193,41 @@ async fn serve_detected(
             failed(worker, orig_dst, "i/o");
         }
     }
+}
+
+/// Servers that are asked for a first word, one after the other, when they leave without one.
+const ASKED: usize = 3;
+
+/// Lets a silent client and its server race for the first word; the server stays for what follows.
+async fn first_word(
+    worker: &Rc<Worker>,
+    policy: &Rc<LocalPolicy>,
+    route: Option<&TcpRoute>,
+    client: &mut Conn,
+    server: &mut Option<(Conn, InFlight)>,
+    left: impl Fn() -> Duration,
+) -> Result<Speaker, SniffError> {
+    for _ in 0..ASKED {
+        // What the client says meanwhile may be meant for somebody else.
+        let dialled = tokio::select! {
+            biased;
+            said = sniff::read(client) => match said? {
+                0 => return Err(SniffError::Closed),
+                _ => return Ok(Speaker::Client),
+            },
+            dialled = dial(worker, policy, route, "TCP") => dialled,
+        };
+        let Ok(dialled) = dialled else {
+            return Ok(Speaker::Gone);
+        };
+        let (other, _) = server.insert(dialled);
+        match sniff::first_speaker(client, other, left()).await? {
+            // Nothing was said to it: another one may take its place.
+            Speaker::Gone => *server = None,
+            speaker => return Ok(speaker),
+        }
+    }
+    Ok(Speaker::Gone)
 }
 
 /// Counts a connection that ends because of an error.

@@ -113,7 +113,7 @@ fn a_server_that_closes_has_not_spoken() {
     ] {
         let mut client = Client::connect(to);
         wait_for(DEADLINE, "the silent client's server to be asked", || {
-            seen.load(Ordering::SeqCst) == 1
+            seen.load(Ordering::SeqCst) >= 1
         });
         assert_eq!(client.get("/", "web").status(), 200, "{name}");
     }

@@ -6,7 +6,10 @@ mod harness;
 use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -64,6 +67,26 @@ fn a_server_that_speaks_first_is_not_kept_waiting() {
     let mut echo = [0; 9];
     io.read_exact(&mut echo).expect("an answer");
     assert_eq!(&echo, b"EHLO me\r\n");
+}
+
+#[test]
+fn a_server_that_leaves_before_it_speaks_has_another_chance() {
+    let connections = AtomicUsize::new(0);
+    let app = harness::raw_app(move |mut io| {
+        // A pod that ends takes connections and drops them.
+        if connections.fetch_add(1, Ordering::Relaxed) % 3 == 2 {
+            let _ = io.write_all(b"220 ready\r\n");
+            let _ = io.read(&mut [0; 64]);
+        }
+    });
+    let pair = Pair::new(app);
+    let start = Instant::now();
+    let mut banner = [0; 11];
+    let mut io = connect(pair.client.outbound);
+    io.read_exact(&mut banner).expect("a banner");
+    assert_eq!(&banner, b"220 ready\r\n");
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(5), "took {took:?}");
 }
 
 /// Whether one of a few tries is quick enough, on a machine that may be busy.
