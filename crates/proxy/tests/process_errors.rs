@@ -10,6 +10,7 @@ mod http2;
 mod matrix;
 
 use std::{
+    collections::HashMap,
     fmt::Write as _,
     io::{Read, Write},
     net::SocketAddr,
@@ -110,9 +111,24 @@ struct Outbound {
     /// Where the seat's service is, if it is anywhere.
     at: Option<SocketAddr>,
     profile: bool,
-    /// Whether HTTP/1 goes out as HTTP/2.
-    upgraded: bool,
+    /// What the client's proxy is told.
+    settings: &'static [(&'static str, &'static str)],
 }
+
+/// A proxy that never gives up by itself: what a row is about is all that can go wrong, however slow
+/// the machine is. Only the rows about giving up have a proxy that does.
+const PATIENT: &[(&str, &str)] = &[
+    ("OUTBOUND_HTTP_FAILFAST_TIMEOUT", "60s"),
+    ("OUTBOUND_CONNECT_TIMEOUT", "60s"),
+];
+const FAILS_FAST: &[(&str, &str)] = &[("OUTBOUND_HTTP_FAILFAST_TIMEOUT", "300ms")];
+const CONNECTS_FAST: &[(&str, &str)] = &[("OUTBOUND_CONNECT_TIMEOUT", "200ms")];
+/// HTTP/1 goes out as HTTP/2.
+const UPGRADES: &[(&str, &str)] = &[
+    PATIENT[0],
+    PATIENT[1],
+    ("OUTBOUND_HTTP1_UPGRADE_THRESHOLD", "0"),
+];
 
 const SLOW: &[(&str, &str)] = &[("x-echo-delay-ms", "20000")];
 
@@ -124,7 +140,7 @@ fn outbound_rows(app: SocketAddr, refused: SocketAddr, peer: &Proxy) -> Vec<Outb
         policy,
         at: Some(app),
         profile: false,
-        upgraded: false,
+        settings: PATIENT,
     };
     let slow = |cause, limits: Timeouts| Outbound {
         extra: SLOW,
@@ -141,6 +157,7 @@ fn outbound_rows(app: SocketAddr, refused: SocketAddr, peer: &Proxy) -> Vec<Outb
     vec![
         Outbound {
             at: None,
+            settings: FAILS_FAST,
             ..row("fail-fast", Box::new(|seat| rule(seat, |_| {})))
         },
         row(
@@ -278,7 +295,7 @@ fn outbound_rows(app: SocketAddr, refused: SocketAddr, peer: &Proxy) -> Vec<Outb
         },
         Outbound {
             kinds: VERSION_1,
-            upgraded: true,
+            settings: UPGRADES,
             ..row(
                 "endpoint: reset of an upgraded stream",
                 Box::new(move |_| forward(meshed_resetting.clone())),
@@ -288,16 +305,20 @@ fn outbound_rows(app: SocketAddr, refused: SocketAddr, peer: &Proxy) -> Vec<Outb
             "endpoint: I/O error",
             Box::new(move |_| forward(objects::endpoint(refused))),
         ),
-        row(
-            "endpoint: connect timeout",
-            Box::new(move |_| forward(silent.clone())),
-        ),
+        Outbound {
+            settings: CONNECTS_FAST,
+            ..row(
+                "endpoint: connect timeout",
+                Box::new(move |_| forward(silent.clone())),
+            )
+        },
     ]
 }
 
-fn slow_profile() -> DestinationProfile {
+/// A profile of the seat's service: it decides where requests go.
+fn slow_profile(seat: Seat) -> DestinationProfile {
     DestinationProfile {
-        fully_qualified_name: "web.ns.svc.cluster.local".into(),
+        fully_qualified_name: seat.name(),
         routes: vec![Route {
             condition: Some(RequestMatch {
                 r#match: Some(request_match::Match::Path(PathMatch {
@@ -325,7 +346,7 @@ fn the_whole_outbound_table() {
             let endpoint = |at| objects::meshed(at, &server.identity, server.inbound.port());
             control.set_endpoints(seat.service(), row.at.map(endpoint));
             if row.profile {
-                control.set_profile(seat.target(), slow_profile());
+                control.set_profile(seat.target(), slow_profile(seat));
             }
         }
     }
@@ -336,22 +357,16 @@ fn the_whole_outbound_table() {
         let [_, _, row, kind] = peer.ip().octets();
         Ok(Seat(row, kind - 1).target())
     }));
-    let settings = [
-        ("OUTBOUND_HTTP_FAILFAST_TIMEOUT", "300ms"),
-        ("OUTBOUND_CONNECT_TIMEOUT", "200ms"),
-    ];
-    let start = |settings: &[_]| {
-        let (to, from) = (by_source.clone(), local.clone());
-        Proxy::start(&control, "curl", to, from, settings)
-    };
-    let client = start(&settings);
-    let upgrading = start(&[settings[1], ("OUTBOUND_HTTP1_UPGRADE_THRESHOLD", "0")]);
+    let mut clients = HashMap::new();
     let mut text = String::new();
     for (n, row) in rows.iter().enumerate() {
         let _ = writeln!(text, "== outbound: {}", row.cause);
+        let client = clients.entry(row.settings).or_insert_with(|| {
+            let (to, from) = (by_source.clone(), local.clone());
+            Proxy::start(&control, "curl", to, from, row.settings)
+        });
         for (seat, kind) in seats(n, row.kinds) {
-            let through = if row.upgraded { &upgrading } else { &client };
-            let got = ask(through.outbound, seat, kind, row.extra);
+            let got = ask(client.outbound, seat, kind, row.extra);
             let _ = writeln!(text, "{}: {got}", kind.name());
         }
     }

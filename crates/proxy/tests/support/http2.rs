@@ -8,7 +8,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use h2::client::SendRequest;
+use h2::{PingPong, client::SendRequest};
 use http::{HeaderMap, Request, Response};
 use tokio::net::TcpStream;
 
@@ -27,15 +27,25 @@ pub async fn connect_from(
     from: std::net::Ipv4Addr,
     addr: SocketAddr,
 ) -> (SendRequest<Bytes>, tokio::task::JoinHandle<()>) {
+    let (send, _, closed) = connect_with_pings(from, addr).await;
+    (send, closed)
+}
+
+/// The same, and its pings.
+pub async fn connect_with_pings(
+    from: std::net::Ipv4Addr,
+    addr: SocketAddr,
+) -> (SendRequest<Bytes>, PingPong, tokio::task::JoinHandle<()>) {
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     let from: SocketAddr = (from, 0).into();
     socket.bind(from).expect("an address of ours");
     let io = socket.connect(addr).await.expect("connects");
-    let (send, connection) = h2::client::handshake(io).await.expect("handshakes");
+    let (send, mut connection) = h2::client::handshake(io).await.expect("handshakes");
+    let pings = connection.ping_pong().expect("taken once");
     let closed = linkerd_runtime::spawn("client", async move {
         let _ = connection.await;
     });
-    (send.ready().await.expect("ready"), closed)
+    (send.ready().await.expect("ready"), pings, closed)
 }
 
 /// A whole answer.

@@ -11,7 +11,6 @@ use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -24,7 +23,7 @@ use linkerd_tls::{Alpn, HANDSHAKE_DEADLINE, Store};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 use super::{
-    harness::{Client, block_on, raw_app},
+    harness::{Client, DEADLINE, block_on, raw_app},
     http2,
 };
 
@@ -71,8 +70,12 @@ impl Seat {
         ([10, 96, self.0, self.1 + 1], 80).into()
     }
 
+    pub fn name(self) -> String {
+        format!("s{}-{}.ns.svc.cluster.local", self.0, self.1)
+    }
+
     pub fn service(self) -> String {
-        format!("s{}-{}.ns.svc.cluster.local:80", self.0, self.1)
+        format!("{}:80", self.name())
     }
 }
 
@@ -107,10 +110,11 @@ fn ask_http1(addr: SocketAddr, from: Ipv4Addr, version: &str, extra: &str) -> St
     line(&status, fields.into_iter(), end)
 }
 
-/// The same over HTTP/2. A graceful end shows soon after the answer.
+/// The same over HTTP/2. Whether the connection ends has been said by the time a ping comes back that
+/// went out after the answer came.
 fn ask_http2(addr: SocketAddr, from: Ipv4Addr, grpc: bool, extra: &[(&str, &str)]) -> String {
     block_on(async {
-        let (mut send, mut closed) = http2::connect_from(from, addr).await;
+        let (mut send, mut pings, closed) = http2::connect_with_pings(from, addr).await;
         let request = || {
             let mut request = http::Request::builder().uri("http://web.ns/svc/Method");
             if grpc {
@@ -140,13 +144,16 @@ fn ask_http2(addr: SocketAddr, from: Ipv4Addr, grpc: bool, extra: &[(&str, &str)
                 line(got.head.status().as_str(), fields.into_iter(), "")
             }
         };
-        let second = http2::call(&mut send, request(), &[]).await;
-        let open = second.is_ok_and(|_| true) || !text.contains(" -> ");
-        let soon = tokio::time::timeout(Duration::from_millis(200), &mut closed);
-        let end = match open && soon.await.is_err() {
-            true => "stays",
-            false => "closes",
+        let _ = pings.ping(h2::Ping::opaque()).await;
+        let stays = match http2::call(&mut send, request(), &[]).await {
+            Ok(_) => true,
+            Err(error) => error.is_reset(),
         };
+        let end = if stays { "stays" } else { "closes" };
+        if !stays {
+            let ended = tokio::time::timeout(DEADLINE, closed).await;
+            ended.expect("it ends, as was said").expect("no panic");
+        }
         format!("{} -> {end}", text.trim_end_matches(" -> "))
     })
 }
