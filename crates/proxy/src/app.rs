@@ -1,15 +1,12 @@
 //! Builds the whole proxy and starts its threads: `admin` for the admin server, identity and the
 //! control plane, and workers for traffic. Tests start the same thing on port 0.
 
-use std::{
-    io,
-    net::SocketAddr,
-    path::PathBuf,
-    rc::Rc,
-    sync::Arc,
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
+mod certification;
+mod shutdown;
+mod tap;
+mod worker_thread;
+
+use std::{io, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Instant};
 
 use linkerd_core::identity::Id;
 use linkerd_runtime::{
@@ -17,40 +14,37 @@ use linkerd_runtime::{
     metrics::{Exposition, register_build_info, register_process},
     ready::Readiness,
 };
-use linkerd_tls::{Local, Store, TrustAnchors, renewal, rotation};
+use linkerd_tls::{Local, Store};
 use prometheus_client::registry::Registry as OpenMetrics;
-use tokio::{
-    net::TcpListener,
-    runtime::{Builder, Runtime},
-    sync::{Notify, mpsc},
-    task::LocalSet,
-};
+use tokio::{net::TcpListener, runtime::Builder, sync::mpsc, task::LocalSet};
 
+use self::{
+    certification::{CertificationSeed, LinkerdSeed, anchors},
+    shutdown::{APPLICATION_SHARE, Asked, until_shutdown},
+    tap::{bind_tap, serve_tap},
+    worker_thread::{WorkerSeed, again},
+};
 use crate::{
     admin,
-    config::{self, Config, ControlAddr, IdentitySource, SocketOptions},
-    connect::LoopGuard,
+    config::{Config, ControlAddr, IdentitySource},
     control::{
         Channel, Discovery,
         client::{ConnectOptions, Refresh},
         dns::Resolver,
-        identity::{self, Certification, TokenFile},
+        identity::{self, TokenFile},
         spire::Spire,
-        trust::TrustFollower,
     },
-    identity_bootstrap::{Credentials, load_or_bootstrap, saved_anchors},
-    inbound,
+    identity_bootstrap::load_or_bootstrap,
     metrics::{
         Registry,
         balancer::Kind,
         control::ControlMetrics,
         process::{Runtimes, write_rustls_info},
     },
-    observe::{Observers, access, tap, trace},
-    outbound,
+    observe::{Observers, access, trace},
     presence::Presence,
     socket::{self, OrigDst},
-    worker::{InFlightLimits, Worker},
+    worker::InFlightLimits,
 };
 
 /// What tests replace.
@@ -136,26 +130,6 @@ pub struct Running {
     shutdown: mpsc::Sender<()>,
     admin_thread: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
-}
-
-/// Everything a worker thread starts from.
-struct WorkerSeed {
-    config: Arc<Config>,
-    discovery: Discovery,
-    store: Arc<Store>,
-    registry: Arc<Registry>,
-    observers: Observers,
-    outbound: Vec<std::net::TcpListener>,
-    inbound: std::net::TcpListener,
-    inbound_port: u16,
-    outbound_dst: OrigDst,
-    inbound_dst: OrigDst,
-    allow_loopback: bool,
-    /// Told when the pod leaves: peers are sent elsewhere, the application is still served.
-    leaving: drain::Watch,
-    in_flight: InFlightLimits,
-    /// Told when the application is gone.
-    drain: drain::Watch,
 }
 
 /// Starts the proxy.
@@ -354,7 +328,7 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
         runtimes.add(runtime.metrics());
         let thread = std::thread::Builder::new()
             .name(format!("worker-{index}"))
-            .spawn(move || run_worker(&runtime, seed))?;
+            .spawn(move || worker_thread::run(&runtime, seed))?;
         workers.push(thread);
     }
     drop((inbound, outbound, leaving, watch));
@@ -453,157 +427,8 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     })
 }
 
-type BoundTap = (std::net::TcpListener, Arc<tap::Taps>, String);
-
-fn bind_tap(config: &crate::config::Tap) -> Result<BoundTap, StartError> {
-    let listener = socket::bind(config.listen, None).map_err(|e| StartError::Bind("tap", e))?;
-    Ok((listener, Arc::default(), config.identity.clone()))
-}
-
-async fn serve_tap(
-    listener: std::net::TcpListener,
-    store: Arc<Store>,
-    taps: Arc<tap::Taps>,
-    identity: String,
-) {
-    match TcpListener::from_std(listener) {
-        Ok(listener) => tap::server::serve(listener, store, taps, identity).await,
-        Err(error) => tracing::error!(%error, "Tap listener cannot be used"),
-    }
-}
-
-/// The first worker takes the listeners as bound, the others bind the same addresses again.
-fn again(
-    listeners: &[std::net::TcpListener],
-    addrs: &[SocketAddr],
-    backlog: Option<u32>,
-    index: usize,
-) -> Result<Vec<std::net::TcpListener>, StartError> {
-    if index == 0 {
-        let taken = listeners.iter().map(std::net::TcpListener::try_clone);
-        return Ok(taken.collect::<io::Result<_>>()?);
-    }
-    let bound = addrs.iter().map(|addr| socket::bind(*addr, backlog));
-    Ok(bound.collect::<io::Result<_>>()?)
-}
-
 fn available_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
-/// Who asked for the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    /// The kubelet, which asks all containers at once.
-    Signal,
-    /// Somebody in the pod.
-    Endpoint,
-}
-
-/// The application may use up so much of the grace period; connections it has left behind still get
-/// an orderly end.
-const APPLICATION_SHARE: f64 = 0.9;
-
-async fn until_shutdown(mut asked: mpsc::Receiver<()>) -> Asked {
-    let signals = linkerd_runtime::signal::shutdown();
-    match signals {
-        Ok(signals) => tokio::select! {
-            _ = signals => Asked::Signal,
-            _ = asked.recv() => Asked::Endpoint,
-        },
-        Err(error) => {
-            tracing::warn!(%error, "Signals cannot be handled");
-            asked.recv().await;
-            Asked::Endpoint
-        }
-    }
-}
-
-/// The anchors last told to this pod, or those it was made with.
-fn anchors(identity: &config::Identity) -> Result<TrustAnchors, StartError> {
-    if let IdentitySource::Linkerd { dir, .. } = &identity.source
-        && let Some(saved) = saved_anchors(dir)
-    {
-        return Ok(saved);
-    }
-    let pem = identity.trust_anchors.as_bytes();
-    let anchors = TrustAnchors::from_pem(config::env::IDENTITY_TRUST_ANCHORS, pem)?;
-    if let Err(error) = anchors.check_validity(std::time::SystemTime::now()) {
-        tracing::warn!(%error, "No trust anchor is valid");
-    }
-    Ok(anchors)
-}
-
-/// Where certificates come from, ready to run.
-enum CertificationSeed {
-    Linkerd(Box<LinkerdSeed>),
-    Spire(Spire),
-}
-
-struct LinkerdSeed {
-    store: Arc<Store>,
-    dir: PathBuf,
-    credentials: Credentials,
-    token: TokenFile,
-    refresh: (Duration, Duration),
-    addr: ControlAddr,
-    options: ConnectOptions,
-    resolver: Resolver,
-    metrics: identity::Metrics,
-    control_metrics: Arc<ControlMetrics>,
-}
-
-impl CertificationSeed {
-    async fn run(self) {
-        match self {
-            Self::Linkerd(seed) => seed.run().await,
-            Self::Spire(spire) => spire.run().await,
-        }
-    }
-}
-
-impl LinkerdSeed {
-    /// Certifies, and follows the service's trust anchors beside that.
-    async fn run(self) {
-        let Self {
-            store,
-            dir,
-            credentials,
-            token,
-            refresh: (min_refresh, max_refresh),
-            addr,
-            options,
-            resolver,
-            metrics,
-            control_metrics,
-        } = self;
-        let service = store.clone();
-        let connect = move || {
-            let channel = Channel::new(
-                &addr,
-                service.clone(),
-                resolver.clone(),
-                options,
-                control_metrics.clone(),
-            );
-            async move { channel.map_err(Box::<dyn std::error::Error + Send + Sync>::from) }
-        };
-        let refresh = renewal::Config {
-            min_refresh,
-            max_refresh,
-        };
-        let renew = Arc::new(Notify::new());
-        let follower = TrustFollower::new(
-            store.clone(),
-            connect.clone(),
-            renew.clone(),
-            Some(dir),
-            rotation::Config::default(),
-        );
-        let certification =
-            Certification::new(store, credentials, token, refresh, connect, metrics);
-        tokio::join!(certification.hastened_by(renew).run(), follower.run());
-    }
 }
 
 impl Running {
@@ -622,163 +447,6 @@ impl Running {
             if worker.is_finished() {
                 let _ = worker.join();
             }
-        }
-    }
-}
-
-fn run_worker(runtime: &Runtime, seed: WorkerSeed) {
-    let local = LocalSet::new();
-    runtime.block_on(local.run_until(serve(seed)));
-}
-
-async fn serve(seed: WorkerSeed) {
-    let WorkerSeed {
-        config,
-        discovery,
-        store,
-        registry,
-        observers,
-        outbound,
-        inbound,
-        inbound_port,
-        outbound_dst,
-        inbound_dst,
-        allow_loopback,
-        mut leaving,
-        in_flight,
-        mut drain,
-    } = seed;
-    // The kernel queues connections until there is a certificate.
-    tokio::select! {
-        () = store.certified() => {}
-        () = leaving.signaled() => return,
-    }
-    let outbound_guard = match allow_loopback {
-        true => LoopGuard::None,
-        false => LoopGuard::Loopback,
-    };
-    let worker = Worker::new(
-        config.clone(),
-        discovery,
-        store,
-        registry,
-        observers,
-        [outbound_guard, LoopGuard::Port(inbound_port)],
-        in_flight,
-    );
-    linkerd_runtime::spawn_local("sweep", worker.clone().sweep());
-    let open = Rc::new(Open {
-        worker: worker.clone(),
-        empty: Notify::new(),
-    });
-    let mut loops = Vec::new();
-    for listener in outbound {
-        let worker = worker.clone();
-        let serve = move |accepted| outbound::serve(worker.clone(), accepted);
-        let accept = accept_loop(
-            "outbound",
-            listener,
-            config.outbound.accept,
-            outbound_dst.clone(),
-            open.clone(),
-            serve,
-        );
-        loops.push(linkerd_runtime::spawn_local("outbound-accept", accept));
-    }
-    let inbound_worker = worker.clone();
-    let serve = move |accepted| inbound::serve(inbound_worker.clone(), accepted, inbound_port);
-    let accept = accept_loop(
-        "inbound",
-        inbound,
-        config.inbound.accept,
-        inbound_dst,
-        open.clone(),
-        serve,
-    );
-    loops.push(linkerd_runtime::spawn_local("inbound-accept", accept));
-
-    leaving.signaled().await;
-    worker.inbound_drain.start();
-    drop(leaving);
-    drain.signaled().await;
-    for accept in loops {
-        accept.abort();
-    }
-    worker.outbound_drain.start();
-    open.none().await;
-    drop(drain);
-}
-
-async fn accept_loop<F>(
-    name: &'static str,
-    listener: std::net::TcpListener,
-    options: SocketOptions,
-    orig_dst: OrigDst,
-    open: Rc<Open>,
-    serve: impl Fn(socket::Accepted) -> F,
-) where
-    F: Future<Output = ()> + 'static,
-{
-    let listener = match TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => {
-            tracing::error!(%error, listener = name, "Listener cannot be used");
-            return;
-        }
-    };
-    loop {
-        match socket::accept(&listener, options, &orig_dst).await {
-            Ok(Ok(accepted)) => {
-                let guard = open.one();
-                let connection = serve(accepted);
-                linkerd_runtime::spawn_local("connection", async move {
-                    let _guard = guard;
-                    connection.await;
-                });
-            }
-            Ok(Err(refused)) => {
-                let error: &dyn std::error::Error = &refused;
-                tracing::info!(error, listener = name, "Connection refused");
-            }
-            Err(error) => {
-                tracing::warn!(%error, listener = name, "Accept failed");
-                if !socket::is_transient(&error) {
-                    // Out of descriptors, most likely: let some be given back.
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            }
-        }
-    }
-}
-
-/// Counts open connections.
-#[derive(Debug)]
-struct Open {
-    worker: Rc<Worker>,
-    empty: Notify,
-}
-
-struct OpenGuard(Rc<Open>);
-
-impl Open {
-    fn one(self: &Rc<Self>) -> OpenGuard {
-        self.worker.in_flight.connections.enter(usize::MAX);
-        OpenGuard(self.clone())
-    }
-
-    async fn none(&self) {
-        while self.worker.in_flight.connections.mine() > 0 {
-            self.empty.notified().await;
-        }
-    }
-}
-
-impl Drop for OpenGuard {
-    fn drop(&mut self) {
-        let connections = &self.0.worker.in_flight.connections;
-        connections.leave();
-        if connections.mine() == 0 {
-            self.0.empty.notify_one();
         }
     }
 }

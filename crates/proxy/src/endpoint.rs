@@ -1,151 +1,36 @@
 //! One address on one worker: its load, its backoff after failures, its idle HTTP/1 connections and
 //! its HTTP/2 connection. Outbound endpoints come from discovery, inbound ones are local applications.
 
+mod factory;
+mod flight;
+mod multiplex;
+mod patience;
+
 use std::{
     cell::{Cell, OnceCell, RefCell},
     net::SocketAddr,
     rc::{Rc, Weak},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::Bytes;
 use h2::client::SendRequest;
-use tokio::sync::Notify;
 
+pub use self::{
+    factory::{EndpointFactory, Swept},
+    flight::InFlight,
+    patience::NotListening,
+};
+use self::{multiplex::Multiplex, patience::Patience};
 use crate::{
     balance::Load,
-    breaker::{Breaker, Verdict},
-    config::{Backoff, Http2Life, Pool},
+    breaker::Breaker,
     connect::{ConnectError, Connector, Payload},
     h1, h2io,
-    metrics::{
-        Labels, Registry,
-        http::{HttpMetrics, Outcome},
-        stack::{Stack, Stacks},
-        transport::TransportMetrics,
-    },
-    policy::{
-        client::{FailureAccrual, Penalty},
-        endpoint::{EndpointMeta, Hint},
-    },
+    metrics::{http::HttpMetrics, stack::Stack, transport::TransportMetrics},
+    policy::endpoint::{EndpointMeta, Hint},
 };
-
-/// What endpoints of one kind have in common.
-#[derive(Clone, Debug)]
-pub struct EndpointFactory {
-    /// How connections are made.
-    pub connector: Rc<Connector>,
-    /// Where things are counted.
-    pub registry: Arc<Registry>,
-    /// `inbound` or `outbound`.
-    pub direction: &'static str,
-    /// The `authority` label.
-    pub authority: Option<String>,
-    /// Latency assumed at first.
-    pub default_rtt: Duration,
-    /// How fast latency is forgotten.
-    pub decay: Duration,
-    /// Wait after failed connects.
-    pub backoff: Backoff,
-    /// HTTP/1 pool.
-    pub pool: Pool,
-    /// Requests in flight above which HTTP/1 travels as HTTP/2.
-    pub upgrade_threshold: u32,
-    /// How long HTTP/2 connections live.
-    pub http2_life: Http2Life,
-    /// Labels in place of those made here (inbound).
-    pub labels: Option<Arc<str>>,
-    /// Why connections to an endpoint without an identity are not mesh TLS.
-    pub no_tls_reason: &'static str,
-    /// Counts endpoints.
-    pub stacks: Rc<Stacks>,
-    /// Where idle connections are looked after.
-    pub swept: Rc<Swept>,
-    /// Circuit breaking.
-    pub accrual: Option<FailureAccrual>,
-    /// Failed answers count as slow.
-    pub penalty: Option<Penalty>,
-    /// Told when a probe has ended: requests that wait for an endpoint look again.
-    pub waiters: Rc<Notify>,
-}
-
-/// Endpoints of one worker whose idle connections are looked after.
-#[derive(Debug, Default)]
-pub struct Swept(RefCell<Vec<Weak<Endpoint>>>);
-
-impl Swept {
-    /// Closes connections that have been idle for too long.
-    pub fn sweep(&self, now: Instant) {
-        let mut live = Vec::new();
-        self.0.borrow_mut().retain(|weak| {
-            let endpoint = weak.upgrade();
-            let keep = endpoint.is_some();
-            live.extend(endpoint);
-            keep
-        });
-        for endpoint in live {
-            endpoint.sweep(now);
-        }
-    }
-}
-
-impl EndpointFactory {
-    /// A new endpoint.
-    pub fn make(&self, addr: SocketAddr, meta: Arc<EndpointMeta>) -> Rc<Endpoint> {
-        let local = self.connector.is_local(addr.ip());
-        let labels = self
-            .labels
-            .clone()
-            .unwrap_or_else(|| self.endpoint_labels(addr, &meta, local));
-        let endpoint = Rc::new_cyclic(|this| Endpoint {
-            this: this.clone(),
-            addr,
-            local,
-            load: Load::new(self.default_rtt, self.decay, Instant::now()),
-            meta,
-            shared: self.clone(),
-            labels,
-            idle: RefCell::default(),
-            h2: RefCell::new(None),
-            h2_connecting: tokio::sync::Mutex::new(()),
-            patience: Patience::default(),
-            _stack: self.stacks.one(),
-            breaker: self.accrual.clone().map(Breaker::new),
-            failures: Cell::new(0),
-            connecting_behind: Cell::new(false),
-            ready_at: Cell::new(None),
-            multiplex: Multiplex::new(self.upgrade_threshold),
-            http: OnceCell::new(),
-            transport: OnceCell::new(),
-        });
-        self.swept.0.borrow_mut().push(Rc::downgrade(&endpoint));
-        endpoint
-    }
-
-    fn endpoint_labels(&self, addr: SocketAddr, meta: &EndpointMeta, local: bool) -> Arc<str> {
-        let mut labels = Labels::direction(self.direction);
-        if let Some(authority) = &self.authority {
-            labels = labels.with("authority", authority);
-        }
-        labels = labels.target(addr);
-        labels = match &meta.peer {
-            _ if local => labels
-                .with("tls", "no_identity")
-                .with("no_tls_reason", "loopback"),
-            Some(peer) => labels
-                .with("tls", "true")
-                .with("server_id", peer.id().as_str()),
-            None => labels
-                .with("tls", "no_identity")
-                .with("no_tls_reason", self.no_tls_reason),
-        };
-        for (name, value) in &meta.labels {
-            labels = labels.with(&format!("dst_{name}"), value);
-        }
-        labels.finish()
-    }
-}
 
 /// One address.
 #[derive(Debug)]
@@ -174,25 +59,6 @@ pub struct Endpoint {
     multiplex: Multiplex,
     http: OnceCell<HttpMetrics>,
     transport: OnceCell<Rc<TransportMetrics>>,
-}
-
-/// Requests that wait for an application to listen.
-#[derive(Debug, Default)]
-struct Patience {
-    waiting: Cell<usize>,
-    /// One has waited in vain: nobody waits until the application listens.
-    over: Cell<bool>,
-}
-
-/// Why a request to an application has no connection.
-#[derive(Debug)]
-pub enum NotListening {
-    /// Waiting would not help.
-    Connect(ConnectError),
-    /// It was waited for long enough.
-    FailFast,
-    /// Too many wait already.
-    Shed,
 }
 
 /// An HTTP/2 connection; it closes when nobody holds its sender and its last stream has ended.
@@ -383,52 +249,6 @@ impl Endpoint {
         self.dial_http2().await
     }
 
-    /// The same for an application that may begin to listen a moment late: tried again with backoff
-    /// until the deadline, or until we leave. Once it was waited for in vain, it is tried but not
-    /// waited for.
-    pub async fn http2_patiently(
-        &self,
-        deadline: Instant,
-        capacity: usize,
-        leaving: impl Fn() -> bool,
-    ) -> Result<SendRequest<Bytes>, NotListening> {
-        let mut waits: Option<Waits<'_>> = None;
-        loop {
-            if let Some(send) = self.live_http2().await {
-                return Ok(send);
-            }
-            let failures = self.failures.get();
-            let connecting = self.h2_connecting.lock().await;
-            // Whoever held the lock has tried for us, too.
-            let dialled = match self.live_http2().await {
-                Some(send) => return Ok(send),
-                None if self.failures.get() > failures => None,
-                None => Some(self.dial_http2().await),
-            };
-            drop(connecting);
-            match dialled {
-                Some(Ok(send)) => return Ok(send),
-                Some(Err(error @ (ConnectError::Io(_) | ConnectError::Timeout(_)))) => {
-                    tracing::debug!(application = %self.addr, %error, "Not listening yet");
-                }
-                Some(Err(error)) => return Err(NotListening::Connect(error)),
-                None => {}
-            }
-            let now = Instant::now();
-            if now >= deadline {
-                self.patience.over.set(true);
-            }
-            if self.patience.over.get() || leaving() {
-                return Err(NotListening::FailFast);
-            }
-            if waits.is_none() {
-                waits = Some(Waits::begin(&self.patience, capacity)?);
-            }
-            let at = self.ready_at().unwrap_or(now).min(deadline);
-            tokio::time::sleep_until(at.into()).await;
-        }
-    }
-
     async fn dial_http2(&self) -> Result<SendRequest<Bytes>, ConnectError> {
         let conn = self.connect(Payload::Http2).await?;
         let Connector {
@@ -489,155 +309,5 @@ impl Endpoint {
         self.meta.hint == Hint::H2
             && self.is_meshed()
             && self.multiplex.wants(self.load.in_flight(), now)
-    }
-}
-
-/// One request that waits for an application.
-#[derive(Debug)]
-struct Waits<'a>(&'a Patience);
-
-impl<'a> Waits<'a> {
-    fn begin(patience: &'a Patience, capacity: usize) -> Result<Self, NotListening> {
-        let waiting = patience.waiting.get();
-        if waiting >= capacity {
-            return Err(NotListening::Shed);
-        }
-        patience.waiting.set(waiting + 1);
-        Ok(Self(patience))
-    }
-}
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.set(self.0.waiting.get() - 1);
-    }
-}
-
-/// When requests share one connection: while more than a threshold are in flight, and for a while
-/// after that, because a busy worker sees them come and go in batches.
-#[derive(Debug)]
-struct Multiplex {
-    threshold: u32,
-    until: Cell<Option<Instant>>,
-}
-
-impl Multiplex {
-    const LINGER: Duration = Duration::from_secs(1);
-
-    fn new(threshold: u32) -> Self {
-        Self {
-            threshold,
-            until: Cell::new(None),
-        }
-    }
-
-    fn wants(&self, in_flight: u32, now: Instant) -> bool {
-        if in_flight > self.threshold {
-            self.until.set(Some(now + Self::LINGER));
-            return true;
-        }
-        self.until.get().is_some_and(|until| now < until)
-    }
-}
-
-/// One request on its way: counts in the endpoint's load until dropped.
-#[derive(Debug)]
-pub struct InFlight {
-    /// Where it went.
-    pub endpoint: Rc<Endpoint>,
-    /// When it was dispatched.
-    pub started: Instant,
-    sampled: Cell<bool>,
-    /// The request finds out whether the endpoint is well again.
-    probe: Cell<bool>,
-}
-
-impl InFlight {
-    /// Dispatches to an endpoint.
-    pub fn new(endpoint: Rc<Endpoint>, now: Instant) -> Self {
-        endpoint.load.begin();
-        let probe = endpoint.breaker.as_ref().is_some_and(|b| b.begin(now));
-        Self {
-            endpoint,
-            started: now,
-            sampled: Cell::new(false),
-            probe: Cell::new(probe),
-        }
-    }
-
-    /// How the answer counts for circuit breaking.
-    pub fn judged(&self, outcome: Outcome) {
-        let Some(breaker) = &self.endpoint.breaker else {
-            return;
-        };
-        let verdict = match (outcome.status, outcome.grpc) {
-            (429, _) | (_, Some(8)) => Verdict::Throttled,
-            _ if outcome.failure => Verdict::Failure,
-            _ => Verdict::Success,
-        };
-        self.probe.set(false);
-        if breaker.record(verdict, Instant::now(), rand::random()) {
-            self.endpoint.shared.waiters.notify_waiters();
-        }
-    }
-
-    /// Whether failed answers are held against the endpoint's latency.
-    pub fn penalizes(&self) -> bool {
-        self.endpoint.shared.penalty.is_some()
-    }
-
-    /// A failed answer began, with a hint when to come back: it counts as slow.
-    pub fn penalized(&self, hint: Option<Duration>, now: Instant) {
-        if let Some(penalty) = self.endpoint.shared.penalty
-            && !self.sampled.replace(true)
-        {
-            let rtt = now.saturating_duration_since(self.started);
-            let hint = hint.unwrap_or_default().min(penalty.max_retry_after);
-            let rtt = rtt.max(penalty.base).max(hint);
-            self.endpoint.load.sample(rtt, now);
-        }
-    }
-
-    /// The answer began: its latency counts once.
-    pub fn answered(&self, now: Instant) {
-        if !self.sampled.replace(true) {
-            let rtt = now.saturating_duration_since(self.started);
-            self.endpoint.load.sample(rtt, now);
-        }
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.endpoint.load.end();
-        if self.probe.get()
-            && let Some(breaker) = &self.endpoint.breaker
-        {
-            breaker.lost_probe(Instant::now(), rand::random());
-            self.endpoint.shared.waiters.notify_waiters();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_share_a_connection_while_there_are_many_and_a_little_longer() {
-        let start = Instant::now();
-        let multiplex = Multiplex::new(16);
-        for (name, after, in_flight, want) in [
-            ("few at first", 0, 16, false),
-            ("many", 10, 17, true),
-            ("a lull", 20, 1, true),
-            ("many again", 900, 20, true),
-            ("still within a second of that", 1_899, 1, true),
-            ("few for a second", 1_900, 16, false),
-            ("few for long", 5_000, 1, false),
-        ] {
-            let now = start + Duration::from_millis(after);
-            assert_eq!(multiplex.wants(in_flight, now), want, "{name}");
-        }
     }
 }

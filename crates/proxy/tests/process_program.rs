@@ -140,5 +140,5 @@ fn the_log_of_the_program_is_read_live() {
     ];
     assert_eq!(keys, want);
     assert_eq!(line["fields"]["message"], "Connection refused");
-    assert_eq!(line["target"], "linkerd_proxy::app");
+    assert_eq!(line["target"], "linkerd_proxy::app::worker_thread");
 }
