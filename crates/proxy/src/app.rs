@@ -1,49 +1,46 @@
 //! Builds the whole proxy and starts its threads: `admin` for the admin server, identity and the
 //! control plane, and workers for traffic. Tests start the same thing on port 0.
 
+mod admin_thread;
 mod certification;
+mod clients;
+mod listeners;
 mod shutdown;
 mod tap;
 mod worker_thread;
 
 use std::{io, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Instant};
 
-use linkerd_core::identity::Id;
 use linkerd_runtime::{
     drain, log,
     metrics::{Exposition, register_build_info, register_process},
     ready::Readiness,
 };
-use linkerd_tls::{Local, Store};
+use linkerd_tls::Store;
 use prometheus_client::registry::Registry as OpenMetrics;
-use tokio::{net::TcpListener, runtime::Builder, sync::mpsc, task::LocalSet};
+use tokio::{runtime::Builder, sync::mpsc};
 
 use self::{
-    certification::{CertificationSeed, LinkerdSeed, anchors},
-    shutdown::{APPLICATION_SHARE, Asked, until_shutdown},
-    tap::{bind_tap, serve_tap},
-    worker_thread::{WorkerSeed, again},
+    admin_thread::AdminSeed,
+    certification::CertificationSeed,
+    clients::Clients,
+    listeners::{Listeners, again},
+    shutdown::Ending,
+    tap::bind_tap,
+    worker_thread::WorkerSeed,
 };
 use crate::{
     admin,
-    config::{Config, ControlAddr, IdentitySource},
-    control::{
-        Channel, Discovery,
-        client::{ConnectOptions, Refresh},
-        dns::Resolver,
-        identity::{self, TokenFile},
-        spire::Spire,
-    },
-    identity_bootstrap::load_or_bootstrap,
+    config::Config,
+    control::{Discovery, dns::Resolver, identity},
     metrics::{
         Registry,
         balancer::Kind,
-        control::ControlMetrics,
         process::{Runtimes, write_rustls_info},
     },
     observe::{Observers, access, trace},
     presence::Presence,
-    socket::{self, OrigDst},
+    socket::OrigDst,
     worker::InFlightLimits,
 };
 
@@ -141,118 +138,32 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
     register_build_info(&mut open_metrics, "proxy");
     let identity_metrics = identity::Metrics::register(&mut open_metrics);
 
-    let anchors = anchors(&config.identity)?;
-    let store = Store::new(
-        anchors,
-        Local {
-            id: Id::parse(&config.identity.id)?,
-            server_name: config.identity.server_name.clone(),
-        },
-    );
-    let store = Arc::new(if config.identity.resumption {
-        store
-    } else {
-        store.without_resumption()
-    });
-    let refresh = Refresh {
-        min: config.control.dns_min_ttl,
-        max: config.control.dns_max_ttl,
+    let store = certification::store(&config.identity)?;
+    let clients = Clients {
+        config: config.clone(),
+        registry: registry.clone(),
+        store: store.clone(),
+        resolver: seams.resolver,
     };
-    let options = |addr: &ControlAddr| {
-        if addr.addr.is_loopback() {
-            ConnectOptions {
-                timeout: config.inbound.connect_timeout,
-                socket: config.inbound.connect,
-                refresh,
-            }
-        } else {
-            ConnectOptions {
-                timeout: config.outbound.connect_timeout,
-                socket: config.outbound.connect,
-                refresh,
-            }
-        }
-    };
-    let control_metrics = |addr: &ControlAddr, kind| {
-        let identity = addr.identity.as_deref();
-        ControlMetrics::new(&registry, kind, &addr.addr.to_string(), identity)
-    };
-    let channel = |addr: &ControlAddr, metrics: &Arc<ControlMetrics>| {
-        Channel::new(
-            addr,
-            store.clone(),
-            seams.resolver.clone(),
-            options(addr),
-            metrics.clone(),
-        )
-    };
-    let certification = match &config.identity.source {
-        IdentitySource::Linkerd {
-            dir,
-            token_file,
-            min_refresh,
-            max_refresh,
-        } => {
-            let credentials = load_or_bootstrap(dir, &config.identity.id)?;
-            let token = TokenFile::open(token_file.clone())?;
-            let addr = config
-                .control
-                .identity
-                .clone()
-                .ok_or(StartError::Unsupported("identity without a service"))?;
-            let control_metrics = control_metrics(&addr, Kind::Identity);
-            // A bad address is an error of configuration, to be told now.
-            channel(&addr, &control_metrics)?;
-            CertificationSeed::Linkerd(Box::new(LinkerdSeed {
-                store: store.clone(),
-                dir: dir.clone(),
-                credentials,
-                token,
-                refresh: (*min_refresh, *max_refresh),
-                options: options(&addr),
-                addr,
-                resolver: seams.resolver.clone(),
-                metrics: identity_metrics,
-                control_metrics,
-            }))
-        }
-        IdentitySource::Spire { socket, backoff } => CertificationSeed::Spire(Spire {
-            store: store.clone(),
-            socket: socket.clone(),
-            backoff: *backoff,
-            metrics: identity_metrics,
-        }),
-    };
+    let certification = CertificationSeed::new(&clients, identity_metrics)?;
 
     let admin_runtime = Builder::new_current_thread().enable_all().build()?;
-    let addr = &config.control.destination;
-    let destination = channel(addr, &control_metrics(addr, Kind::Destination))?;
-    let addr = &config.control.policy;
-    let policy = channel(addr, &control_metrics(addr, Kind::Policy))?;
+    let control = &config.control;
     let discovery = Discovery::new(
         admin_runtime.handle().clone(),
-        destination,
-        policy,
+        clients.channel(&control.destination, Kind::Destination)?,
+        clients.channel(&control.policy, Kind::Policy)?,
         config.clone(),
     );
 
-    let inbound = socket::bind(config.inbound.listen, config.inbound.backlog)
-        .map_err(|e| StartError::Bind("inbound", e))?;
-    let inbound_addr = inbound.local_addr()?;
-    let mut outbound = Vec::new();
-    for addr in &config.outbound.listen {
-        let listener = socket::bind(*addr, config.outbound.backlog)
-            .map_err(|e| StartError::Bind("outbound", e))?;
-        outbound.push(listener);
-    }
-    let outbound_addrs = outbound
-        .iter()
-        .map(std::net::TcpListener::local_addr)
-        .collect::<io::Result<Vec<_>>>()?;
-    let admin_listener =
-        socket::bind(config.admin.listen, None).map_err(|e| StartError::Bind("admin", e))?;
-    let admin_addr = admin_listener.local_addr()?;
-
+    let Listeners {
+        outbound,
+        outbound_addrs,
+        inbound,
+        inbound_addr,
+        admin: admin_listener,
+        admin_addr,
+    } = Listeners::bind(&config)?;
     // Ports known from the start are watched for the life of the process.
     let gateway = !config.inbound.gateway_suffixes.is_empty();
     let ports = config
@@ -261,25 +172,24 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
         .iter()
         .chain([admin_addr.port()])
         .chain(gateway.then_some(inbound_addr.port()));
-    let eager: Vec<_> = ports.map(|port| discovery.inbound(port)).collect();
+    let eager = ports.map(|port| discovery.inbound(port)).collect();
 
     let (leave, leaving) = drain::channel();
-    let taps = config.tap.as_ref().map(bind_tap).transpose()?;
+    let tap = config.tap.as_ref().map(bind_tap).transpose()?;
     let (tracer, export) = match &config.control.trace {
         Some(addr) => {
             let (tracer, spans) = trace::Tracer::new();
             let resource = trace::export::resource(&config.trace_resource);
             let backoff = config.outbound.backoff;
-            let metrics = control_metrics(addr, Kind::Trace);
-            let collector = channel(addr, &metrics)?;
+            let collector = clients.channel(addr, Kind::Trace)?;
             let exported = trace::export::Exported::new(&registry);
             let export = trace::export::run(spans, collector, resource, backoff, exported);
-            (Some(tracer), Some(export))
+            (Some(tracer), Some(Box::pin(export) as _))
         }
         None => (None, None),
     };
     let observers = Observers {
-        taps: taps.as_ref().map(|(_, taps, _)| taps.clone()),
+        taps: tap.as_ref().map(|(_, taps, _)| taps.clone()),
         tracer,
         access: match config.access_log {
             Some(format) => {
@@ -290,12 +200,12 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
         },
     };
 
-    let tap_addr = taps
+    let tap_addr = tap
         .as_ref()
         .map(|(listener, ..)| listener.local_addr())
         .transpose()?;
 
-    let (signal, watch) = drain::channel();
+    let (end, watch) = drain::channel();
     let (shutdown, shutdown_asked) = mpsc::channel(1);
     let count = config.workers.count(available_cpus());
     let mut workers = Vec::with_capacity(count);
@@ -351,54 +261,32 @@ pub fn start(config: Config, seams: Seams) -> Result<Running, StartError> {
         admin_shutdown,
         store.clone(),
     );
-    let grace = config.shutdown_grace;
-    let application = seams.application;
-    let gate = admin::port::Gate {
+    let seed = AdminSeed {
+        admin,
+        listener: admin_listener,
+        gate: admin::port::Gate {
+            store: store.clone(),
+            policy: discovery.inbound(admin_addr.port()),
+            registry: gate_registry,
+            series: parking_lot::Mutex::default(),
+        },
+        tap,
+        export,
         store: store.clone(),
-        policy: discovery.inbound(admin_addr.port()),
-        registry: gate_registry,
-        series: parking_lot::Mutex::default(),
+        certification,
+        certified,
+        eager,
+        ending: Ending {
+            asked: shutdown_asked,
+            leave,
+            end,
+            application: seams.application,
+            grace: config.shutdown_grace,
+        },
     };
-    let admin_store = store.clone();
     let admin_thread = std::thread::Builder::new()
         .name("admin".into())
-        .spawn(move || {
-            let local = LocalSet::new();
-            admin_runtime.block_on(local.run_until(async move {
-                let Ok(listener) = TcpListener::from_std(admin_listener) else {
-                    tracing::error!("Admin listener cannot be used");
-                    return;
-                };
-                linkerd_runtime::spawn_local("admin", admin::port::serve(admin, listener, gate));
-                if let Some((listener, taps, identity)) = taps {
-                    let serve = serve_tap(listener, admin_store.clone(), taps, identity);
-                    linkerd_runtime::spawn_local("tap", serve);
-                }
-                if let Some(export) = export {
-                    linkerd_runtime::spawn_local("trace-export", export);
-                }
-                linkerd_runtime::spawn_local("identity", certification.run());
-                linkerd_runtime::spawn_local("readiness", async move {
-                    identity::certified(&admin_store).await;
-                    certified.release();
-                });
-                let asked = until_shutdown(shutdown_asked).await;
-                let start = Instant::now();
-                leave.drain().await;
-                // Who asks over the admin port has ended already, or says so.
-                if asked == Asked::Signal {
-                    let wait = grace.mul_f64(APPLICATION_SHARE);
-                    let _ = tokio::time::timeout(wait, application.gone()).await;
-                }
-                let left = grace.saturating_sub(start.elapsed());
-                if tokio::time::timeout(left, signal.drain()).await.is_err() {
-                    tracing::warn!(
-                        "Graceful shutdown did not complete in {grace:?}, terminating now"
-                    );
-                }
-                drop(eager);
-            }));
-        })?;
+        .spawn(move || admin_thread::run(&admin_runtime, seed))?;
 
     tracing::info!("Admin interface on {admin_addr}");
     tracing::info!("Inbound interface on {inbound_addr}");

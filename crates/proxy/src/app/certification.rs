@@ -2,26 +2,38 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use linkerd_tls::{Store, TrustAnchors, renewal, rotation};
+use linkerd_core::identity::Id;
+use linkerd_tls::{Local, Store, TrustAnchors, renewal, rotation};
 use tokio::sync::Notify;
 
-use super::StartError;
+use super::{StartError, clients::Clients};
 use crate::{
     config::{self, ControlAddr, IdentitySource},
     control::{
-        Channel,
-        client::ConnectOptions,
-        dns::Resolver,
         identity::{self, Certification, TokenFile},
         spire::Spire,
         trust::TrustFollower,
     },
-    identity_bootstrap::{Credentials, saved_anchors},
-    metrics::control::ControlMetrics,
+    identity_bootstrap::{Credentials, load_or_bootstrap, saved_anchors},
+    metrics::{balancer::Kind, control::ControlMetrics},
 };
 
+/// A store without a certificate.
+pub(super) fn store(identity: &config::Identity) -> Result<Arc<Store>, StartError> {
+    let anchors = anchors(identity)?;
+    let local = Local {
+        id: Id::parse(&identity.id)?,
+        server_name: identity.server_name.clone(),
+    };
+    let store = Store::new(anchors, local);
+    Ok(Arc::new(match identity.resumption {
+        true => store,
+        false => store.without_resumption(),
+    }))
+}
+
 /// The anchors last told to this pod, or those it was made with.
-pub(super) fn anchors(identity: &config::Identity) -> Result<TrustAnchors, StartError> {
+fn anchors(identity: &config::Identity) -> Result<TrustAnchors, StartError> {
     if let IdentitySource::Linkerd { dir, .. } = &identity.source
         && let Some(saved) = saved_anchors(dir)
     {
@@ -42,19 +54,54 @@ pub(super) enum CertificationSeed {
 }
 
 pub(super) struct LinkerdSeed {
-    pub(super) store: Arc<Store>,
-    pub(super) dir: PathBuf,
-    pub(super) credentials: Credentials,
-    pub(super) token: TokenFile,
-    pub(super) refresh: (Duration, Duration),
-    pub(super) addr: ControlAddr,
-    pub(super) options: ConnectOptions,
-    pub(super) resolver: Resolver,
-    pub(super) metrics: identity::Metrics,
-    pub(super) control_metrics: Arc<ControlMetrics>,
+    clients: Clients,
+    addr: ControlAddr,
+    control_metrics: Arc<ControlMetrics>,
+    dir: PathBuf,
+    credentials: Credentials,
+    token: TokenFile,
+    refresh: (Duration, Duration),
+    metrics: identity::Metrics,
 }
 
 impl CertificationSeed {
+    pub(super) fn new(clients: &Clients, metrics: identity::Metrics) -> Result<Self, StartError> {
+        let config = &clients.config;
+        let (dir, token_file, refresh) = match &config.identity.source {
+            IdentitySource::Linkerd {
+                dir,
+                token_file,
+                min_refresh,
+                max_refresh,
+            } => (dir, token_file, (*min_refresh, *max_refresh)),
+            IdentitySource::Spire { socket, backoff } => {
+                return Ok(Self::Spire(Spire {
+                    store: clients.store.clone(),
+                    socket: socket.clone(),
+                    backoff: *backoff,
+                    metrics,
+                }));
+            }
+        };
+        let credentials = load_or_bootstrap(dir, &config.identity.id)?;
+        let token = TokenFile::open(token_file.clone())?;
+        let addr = config.control.identity.clone();
+        let addr = addr.ok_or(StartError::Unsupported("identity without a service"))?;
+        let control_metrics = clients.metrics(&addr, Kind::Identity);
+        // A bad address is an error of configuration, to be told now.
+        clients.counted(&addr, &control_metrics)?;
+        Ok(Self::Linkerd(Box::new(LinkerdSeed {
+            clients: clients.clone(),
+            addr,
+            control_metrics,
+            dir: dir.clone(),
+            credentials,
+            token,
+            refresh,
+            metrics,
+        })))
+    }
+
     pub(super) async fn run(self) {
         match self {
             Self::Linkerd(seed) => seed.run().await,
@@ -67,26 +114,18 @@ impl LinkerdSeed {
     /// Certifies, and follows the service's trust anchors beside that.
     async fn run(self) {
         let Self {
-            store,
+            clients,
+            addr,
+            control_metrics,
             dir,
             credentials,
             token,
             refresh: (min_refresh, max_refresh),
-            addr,
-            options,
-            resolver,
             metrics,
-            control_metrics,
         } = self;
-        let service = store.clone();
+        let store = clients.store.clone();
         let connect = move || {
-            let channel = Channel::new(
-                &addr,
-                service.clone(),
-                resolver.clone(),
-                options,
-                control_metrics.clone(),
-            );
+            let channel = clients.counted(&addr, &control_metrics);
             async move { channel.map_err(Box::<dyn std::error::Error + Send + Sync>::from) }
         };
         let refresh = renewal::Config {

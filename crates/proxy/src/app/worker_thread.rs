@@ -1,12 +1,11 @@
 //! One worker's thread: accepts connections on its own listeners, serves them, and ends when they have.
 
-use std::{io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
+use std::{rc::Rc, sync::Arc, time::Duration};
 
 use linkerd_runtime::drain;
 use linkerd_tls::Store;
 use tokio::{net::TcpListener, runtime::Runtime, sync::Notify, task::LocalSet};
 
-use super::StartError;
 use crate::{
     config::{Config, SocketOptions},
     connect::LoopGuard,
@@ -37,21 +36,6 @@ pub(super) struct WorkerSeed {
     pub(super) in_flight: InFlightLimits,
     /// Told when the application is gone.
     pub(super) drain: drain::Watch,
-}
-
-/// The first worker takes the listeners as bound, the others bind the same addresses again.
-pub(super) fn again(
-    listeners: &[std::net::TcpListener],
-    addrs: &[SocketAddr],
-    backlog: Option<u32>,
-    index: usize,
-) -> Result<Vec<std::net::TcpListener>, StartError> {
-    if index == 0 {
-        let taken = listeners.iter().map(std::net::TcpListener::try_clone);
-        return Ok(taken.collect::<io::Result<_>>()?);
-    }
-    let bound = addrs.iter().map(|addr| socket::bind(*addr, backlog));
-    Ok(bound.collect::<io::Result<_>>()?)
 }
 
 pub(super) fn run(runtime: &Runtime, seed: WorkerSeed) {
