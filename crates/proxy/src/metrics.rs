@@ -97,6 +97,15 @@ impl Histogram {
         self.sum.add((value * 1e6) as u64);
     }
 
+    /// Counts a number of bytes.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "frames stay far below 2^52 bytes"
+    )]
+    pub fn observe_size(&self, bytes: usize) {
+        self.observe(bytes as f64);
+    }
+
     /// Counts a value of nothing, which is in the first bucket.
     #[inline]
     pub fn observe_zero(&self) {

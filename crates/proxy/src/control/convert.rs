@@ -35,6 +35,11 @@ impl Unusable {
 
 pub(super) type Result<T> = std::result::Result<T, Unusable>;
 
+/// Converts all of a list, or says what is wrong with the first that cannot be used.
+pub(super) fn each<T, U>(list: Vec<T>, convert: impl FnMut(T) -> Result<U>) -> Result<Vec<U>> {
+    list.into_iter().map(convert).collect()
+}
+
 /// Largest compiled regular expression.
 const REGEX_SIZE: usize = 256 * 1024;
 

@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use linkerd_api::proto::outbound;
 
 use super::convert::{
-    Result, Unusable, backoff, duration, endpoint, grpc_failure, grpc_match, header_change,
+    Result, Unusable, backoff, duration, each, endpoint, grpc_failure, grpc_match, header_change,
     host_match, http_failure, http_match, meta, opt_duration, redirect, suffix,
 };
 use crate::policy::{
@@ -17,11 +17,86 @@ use crate::policy::{
         SuccessRate, TcpRoute, Timeouts, TlsRoute,
     },
     filter::Filter,
-    matching::RuleMatch,
+    matching::{HostMatch, RuleMatch},
 };
 
 mod server;
 pub(super) use server::server_policy;
+
+// The kinds of routes say the same in messages of types of their own, so each of these is written once
+// and compiled for every kind.
+
+/// How a rule of any kind spreads over its backends.
+macro_rules! distribution {
+    ($compiler:ident, $kind:ident, $distribution:expr, $filters:ident) => {{
+        use outbound::$kind::distribution::Kind;
+        match $distribution.and_then(|d| d.kind) {
+            Some(Kind::Empty(_)) => Distribution::Empty,
+            Some(Kind::FirstAvailable(first)) => Distribution::First(each(first.backends, |b| {
+                $compiler.route_backend(b.backend, $filters(b.filters)?)
+            })?),
+            Some(Kind::RandomAvailable(random)) => {
+                Distribution::Random(each(random.backends, |w| {
+                    let b = w.backend.ok_or_else(|| Unusable::new("missing backend"))?;
+                    let backend = $compiler.route_backend(b.backend, $filters(b.filters)?)?;
+                    Ok((backend, w.weight))
+                })?)
+            }
+            None => return Err(Unusable::new("missing distribution")),
+        }
+    }};
+}
+
+/// A route of requests, HTTP or gRPC.
+macro_rules! http_route {
+    (
+        $compiler:ident, $route:ident: $kind:ident,
+        matches: $matches:ident, filters: $filters:ident, retry: $retry:ident, grpc: $grpc:literal
+    ) => {{
+        let rules = each($route.rules, |rule| {
+            let backends = distribution!($compiler, $kind, rule.backends, $filters);
+            #[expect(deprecated, reason = "older controllers send only this one")]
+            let old_timeout = rule.request_timeout;
+            Ok(HttpRule {
+                index: $compiler.next_rule(),
+                matches: each(rule.matches, $matches)?,
+                filters: $filters(rule.filters)?,
+                backends,
+                timeouts: timeouts(rule.timeouts, old_timeout)?,
+                retry: rule.retry.map($retry).transpose()?.map(Arc::new),
+                allow_headers: rule.allow_l5d_request_headers,
+                grpc: $grpc,
+                profile: None,
+            })
+        })?;
+        Ok(HttpRoute {
+            meta: meta($route.metadata)?,
+            hosts: each($route.hosts, host_match)?,
+            rules,
+        })
+    }};
+}
+
+/// A route of connections, opaque or TLS.
+macro_rules! tcp_route {
+    ($compiler:ident, $route:ident: $kind:ident, $name:literal) => {{
+        use outbound::$kind::filter::Kind;
+        let [rule] = <[_; 1]>::try_from($route.rules).map_err(|_| {
+            Unusable::new(concat!("a ", $name, " route must have exactly one rule"))
+        })?;
+        let backends = distribution!($compiler, $kind, rule.backends, no_filters);
+        let refusal = match rule.filters.into_iter().next().and_then(|f| f.kind) {
+            Some(Kind::Forbidden(_)) => Some(Refusal::Forbidden),
+            Some(Kind::Invalid(i)) => Some(Refusal::Invalid(i.message)),
+            None => None,
+        };
+        TcpRoute {
+            meta: meta($route.metadata)?,
+            refusal,
+            backends,
+        }
+    }};
+}
 
 /// Largest body kept for a replay when the rule does not say.
 const MAX_REPLAY: usize = 64 * 1024;
@@ -71,12 +146,7 @@ impl Compiler {
             Kind::Http1(h) => Protocol::Http1(self.http(h.routes, h.failure_accrual)?),
             Kind::Http2(h) => Protocol::Http2(self.http(h.routes, h.failure_accrual)?),
             Kind::Grpc(g) => Protocol::Grpc(self.grpc(g.routes, g.failure_accrual)?),
-            Kind::Tls(t) => Protocol::Tls(
-                t.routes
-                    .into_iter()
-                    .map(|r| self.tls(r))
-                    .collect::<Result<_>>()?,
-            ),
+            Kind::Tls(t) => Protocol::Tls(each(t.routes, |route| self.tls(route))?),
         })
     }
 
@@ -91,70 +161,14 @@ impl Compiler {
         routes: Vec<outbound::HttpRoute>,
         accrual: Option<outbound::FailureAccrual>,
     ) -> Result<HttpRoutes> {
-        let routes = routes
-            .into_iter()
-            .map(|route| {
-                let rules = route
-                    .rules
-                    .into_iter()
-                    .map(|rule| self.http_rule(rule))
-                    .collect::<Result<_>>()?;
-                Ok(HttpRoute {
-                    meta: meta(route.metadata)?,
-                    hosts: route
-                        .hosts
-                        .into_iter()
-                        .map(host_match)
-                        .collect::<Result<_>>()?,
-                    rules,
-                })
-            })
-            .collect::<Result<_>>()?;
-        Ok(HttpRoutes {
-            routes,
-            accrual: accrual.map(failure_accrual).transpose()?.flatten(),
-        })
-    }
-
-    fn http_rule(&mut self, rule: outbound::http_route::Rule) -> Result<HttpRule> {
-        use outbound::http_route::distribution::Kind;
-        let backends = match rule.backends.and_then(|d| d.kind) {
-            Some(Kind::Empty(_)) => Distribution::Empty,
-            Some(Kind::FirstAvailable(f)) => Distribution::First(
-                f.backends
-                    .into_iter()
-                    .map(|b| self.route_backend(b.backend, http_filters(b.filters)?))
-                    .collect::<Result<_>>()?,
-            ),
-            Some(Kind::RandomAvailable(r)) => Distribution::Random(
-                r.backends
-                    .into_iter()
-                    .map(|w| {
-                        let b = w.backend.ok_or_else(|| Unusable::new("missing backend"))?;
-                        let backend = self.route_backend(b.backend, http_filters(b.filters)?)?;
-                        Ok((backend, w.weight))
-                    })
-                    .collect::<Result<_>>()?,
-            ),
-            None => return Err(Unusable::new("missing distribution")),
-        };
-        #[expect(deprecated, reason = "older controllers send only this one")]
-        let old_timeout = rule.request_timeout;
-        Ok(HttpRule {
-            index: self.next_rule(),
-            matches: rule
-                .matches
-                .into_iter()
-                .map(|m| http_match(m).map(RuleMatch::Http))
-                .collect::<Result<_>>()?,
-            filters: http_filters(rule.filters)?,
-            backends,
-            timeouts: timeouts(rule.timeouts, old_timeout)?,
-            retry: rule.retry.map(http_retry).transpose()?.map(Arc::new),
-            allow_headers: rule.allow_l5d_request_headers,
-            grpc: false,
-            profile: None,
-        })
+        let matches = |m| http_match(m).map(RuleMatch::Http);
+        let routes = each(routes, |route| {
+            http_route!(
+                self, route: http_route,
+                matches: matches, filters: http_filters, retry: http_retry, grpc: false
+            )
+        })?;
+        http_routes(routes, accrual)
     }
 
     fn grpc(
@@ -162,157 +176,33 @@ impl Compiler {
         routes: Vec<outbound::GrpcRoute>,
         accrual: Option<outbound::FailureAccrual>,
     ) -> Result<HttpRoutes> {
-        let routes = routes
-            .into_iter()
-            .map(|route| {
-                let rules = route
-                    .rules
-                    .into_iter()
-                    .map(|rule| self.grpc_rule(rule))
-                    .collect::<Result<_>>()?;
-                Ok(HttpRoute {
-                    meta: meta(route.metadata)?,
-                    hosts: route
-                        .hosts
-                        .into_iter()
-                        .map(host_match)
-                        .collect::<Result<_>>()?,
-                    rules,
-                })
-            })
-            .collect::<Result<_>>()?;
-        Ok(HttpRoutes {
-            routes,
-            accrual: accrual.map(failure_accrual).transpose()?.flatten(),
-        })
-    }
-
-    fn grpc_rule(&mut self, rule: outbound::grpc_route::Rule) -> Result<HttpRule> {
-        use outbound::grpc_route::distribution::Kind;
-        let backends = match rule.backends.and_then(|d| d.kind) {
-            Some(Kind::Empty(_)) => Distribution::Empty,
-            Some(Kind::FirstAvailable(f)) => Distribution::First(
-                f.backends
-                    .into_iter()
-                    .map(|b| self.route_backend(b.backend, grpc_filters(b.filters)?))
-                    .collect::<Result<_>>()?,
-            ),
-            Some(Kind::RandomAvailable(r)) => Distribution::Random(
-                r.backends
-                    .into_iter()
-                    .map(|w| {
-                        let b = w.backend.ok_or_else(|| Unusable::new("missing backend"))?;
-                        let backend = self.route_backend(b.backend, grpc_filters(b.filters)?)?;
-                        Ok((backend, w.weight))
-                    })
-                    .collect::<Result<_>>()?,
-            ),
-            None => return Err(Unusable::new("missing distribution")),
-        };
-        #[expect(deprecated, reason = "older controllers send only this one")]
-        let old_timeout = rule.request_timeout;
-        Ok(HttpRule {
-            index: self.next_rule(),
-            matches: rule
-                .matches
-                .into_iter()
-                .map(|m| grpc_match(m).map(RuleMatch::Grpc))
-                .collect::<Result<_>>()?,
-            filters: grpc_filters(rule.filters)?,
-            backends,
-            timeouts: timeouts(rule.timeouts, old_timeout)?,
-            retry: rule.retry.map(grpc_retry).transpose()?.map(Arc::new),
-            allow_headers: rule.allow_l5d_request_headers,
-            grpc: true,
-            profile: None,
-        })
+        let matches = |m| grpc_match(m).map(RuleMatch::Grpc);
+        let routes = each(routes, |route| {
+            http_route!(
+                self, route: grpc_route,
+                matches: matches, filters: grpc_filters, retry: grpc_retry, grpc: true
+            )
+        })?;
+        http_routes(routes, accrual)
     }
 
     fn opaque(&mut self, routes: Vec<outbound::OpaqueRoute>) -> Result<Option<TcpRoute>> {
-        use outbound::opaque_route::{distribution::Kind, filter};
         let Some(route) = routes.into_iter().next() else {
             return Ok(None);
         };
-        let [rule] = <[_; 1]>::try_from(route.rules)
-            .map_err(|_| Unusable::new("a TCP route must have exactly one rule"))?;
-        let backends = match rule.backends.and_then(|d| d.kind) {
-            Some(Kind::Empty(_)) => Distribution::Empty,
-            Some(Kind::FirstAvailable(f)) => Distribution::First(
-                f.backends
-                    .into_iter()
-                    .map(|b| self.route_backend(b.backend, Vec::new()))
-                    .collect::<Result<_>>()?,
-            ),
-            Some(Kind::RandomAvailable(r)) => Distribution::Random(
-                r.backends
-                    .into_iter()
-                    .map(|w| {
-                        let b = w.backend.ok_or_else(|| Unusable::new("missing backend"))?;
-                        Ok((self.route_backend(b.backend, Vec::new())?, w.weight))
-                    })
-                    .collect::<Result<_>>()?,
-            ),
-            None => return Err(Unusable::new("missing distribution")),
-        };
-        let refusal = match rule.filters.into_iter().next().and_then(|f| f.kind) {
-            Some(filter::Kind::Forbidden(_)) => Some(Refusal::Forbidden),
-            Some(filter::Kind::Invalid(i)) => Some(Refusal::Invalid(i.message)),
-            None => None,
-        };
-        Ok(Some(TcpRoute {
-            meta: meta(route.metadata)?,
-            refusal,
-            backends,
-        }))
+        Ok(Some(tcp_route!(self, route: opaque_route, "TCP")))
     }
 
     fn tls(&mut self, route: outbound::TlsRoute) -> Result<TlsRoute> {
         use linkerd_api::proto::tls_route::sni_match::Match;
-        use outbound::tls_route::{distribution::Kind, filter};
-        let [rule] = <[_; 1]>::try_from(route.rules)
-            .map_err(|_| Unusable::new("a TLS route must have exactly one rule"))?;
-        let backends = match rule.backends.and_then(|d| d.kind) {
-            Some(Kind::Empty(_)) => Distribution::Empty,
-            Some(Kind::FirstAvailable(f)) => Distribution::First(
-                f.backends
-                    .into_iter()
-                    .map(|b| self.route_backend(b.backend, Vec::new()))
-                    .collect::<Result<_>>()?,
-            ),
-            Some(Kind::RandomAvailable(r)) => Distribution::Random(
-                r.backends
-                    .into_iter()
-                    .map(|w| {
-                        let b = w.backend.ok_or_else(|| Unusable::new("missing backend"))?;
-                        Ok((self.route_backend(b.backend, Vec::new())?, w.weight))
-                    })
-                    .collect::<Result<_>>()?,
-            ),
-            None => return Err(Unusable::new("missing distribution")),
-        };
-        let refusal = match rule.filters.into_iter().next().and_then(|f| f.kind) {
-            Some(filter::Kind::Forbidden(_)) => Some(Refusal::Forbidden),
-            Some(filter::Kind::Invalid(i)) => Some(Refusal::Invalid(i.message)),
-            None => None,
-        };
-        let snis = route
-            .snis
-            .into_iter()
-            .map(|sni| match sni.r#match {
-                Some(Match::Exact(name)) => Ok(crate::policy::matching::HostMatch::Exact(
-                    name.to_ascii_lowercase(),
-                )),
-                Some(Match::Suffix(s)) => Ok(suffix(s.reverse_labels)),
-                None => Err(Unusable::new("empty SNI match")),
-            })
-            .collect::<Result<_>>()?;
+        let snis = each(route.snis, |sni| match sni.r#match {
+            Some(Match::Exact(name)) => Ok(HostMatch::Exact(name.to_ascii_lowercase())),
+            Some(Match::Suffix(s)) => Ok(suffix(s.reverse_labels)),
+            None => Err(Unusable::new("empty SNI match")),
+        })?;
         Ok(TlsRoute {
             snis,
-            route: TcpRoute {
-                meta: meta(route.metadata)?,
-                refusal,
-                backends,
-            },
+            route: tcp_route!(self, route: tls_route, "TLS"),
         })
     }
 
@@ -387,40 +277,49 @@ fn convert_backend(backend: outbound::Backend) -> Result<Backend> {
     })
 }
 
+fn http_routes(
+    routes: Vec<HttpRoute>,
+    accrual: Option<outbound::FailureAccrual>,
+) -> Result<HttpRoutes> {
+    Ok(HttpRoutes {
+        routes,
+        accrual: accrual.map(failure_accrual).transpose()?.flatten(),
+    })
+}
+
+/// Connections have none that would change them.
+fn no_filters<T>(_: Vec<T>) -> Result<Vec<Filter>> {
+    Ok(Vec::new())
+}
+
 fn http_filters(filters: Vec<outbound::http_route::Filter>) -> Result<Vec<Filter>> {
     use outbound::http_route::filter::Kind;
-    filters
-        .into_iter()
-        .map(|f| {
-            Ok(match f.kind {
-                Some(Kind::FailureInjector(f)) => Filter::HttpFailure(http_failure(f)?),
-                Some(Kind::RequestHeaderModifier(m)) => {
-                    Filter::RequestHeaders(header_change(m.add, m.set, m.remove)?)
-                }
-                Some(Kind::Redirect(r)) => Filter::Redirect(redirect(r)?),
-                Some(Kind::ResponseHeaderModifier(m)) => {
-                    Filter::ResponseHeaders(header_change(m.add, m.set, m.remove)?)
-                }
-                None => return Err(Unusable::new("unknown filter")),
-            })
+    each(filters, |f| {
+        Ok(match f.kind {
+            Some(Kind::FailureInjector(f)) => Filter::HttpFailure(http_failure(f)?),
+            Some(Kind::RequestHeaderModifier(m)) => {
+                Filter::RequestHeaders(header_change(m.add, m.set, m.remove)?)
+            }
+            Some(Kind::Redirect(r)) => Filter::Redirect(redirect(r)?),
+            Some(Kind::ResponseHeaderModifier(m)) => {
+                Filter::ResponseHeaders(header_change(m.add, m.set, m.remove)?)
+            }
+            None => return Err(Unusable::new("unknown filter")),
         })
-        .collect()
+    })
 }
 
 fn grpc_filters(filters: Vec<outbound::grpc_route::Filter>) -> Result<Vec<Filter>> {
     use outbound::grpc_route::filter::Kind;
-    filters
-        .into_iter()
-        .map(|f| {
-            Ok(match f.kind {
-                Some(Kind::FailureInjector(f)) => Filter::GrpcFailure(grpc_failure(f)?),
-                Some(Kind::RequestHeaderModifier(m)) => {
-                    Filter::RequestHeaders(header_change(m.add, m.set, m.remove)?)
-                }
-                None => return Err(Unusable::new("unknown filter")),
-            })
+    each(filters, |f| {
+        Ok(match f.kind {
+            Some(Kind::FailureInjector(f)) => Filter::GrpcFailure(grpc_failure(f)?),
+            Some(Kind::RequestHeaderModifier(m)) => {
+                Filter::RequestHeaders(header_change(m.add, m.set, m.remove)?)
+            }
+            None => return Err(Unusable::new("unknown filter")),
         })
-        .collect()
+    })
 }
 
 fn timeouts(

@@ -3,7 +3,6 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -18,7 +17,7 @@ use crate::{
     errors::{Class, HttpError},
     h1::Conn,
     http::{Direction, Lines, Routed, server1, server2},
-    metrics::{Counter, Family, Labels},
+    metrics::{Counter, Family, Labels, inbound::InboundErrors},
     observe::{self, Observed, Source},
     outbound::{self, OutboundHttp, Version},
     policy::{
@@ -46,7 +45,7 @@ pub(super) async fn serve(
         peer: peer.clone(),
         target: target.clone(),
         version,
-        errors: RefCell::default(),
+        errors: InboundErrors::default(),
         allowed: RefCell::default(),
     };
     match header.session {
@@ -116,7 +115,7 @@ struct GatewayHttp {
     peer: Client,
     target: Target,
     version: Version,
-    errors: RefCell<HashMap<&'static str, Arc<Counter>>>,
+    errors: InboundErrors,
     /// Allowed requests, by the policy they were allowed under.
     allowed: RefCell<Option<(Arc<ServerPolicy>, Arc<Counter>)>>,
 }
@@ -234,18 +233,9 @@ impl Direction for GatewayHttp {
         if error.class == Class::PermissionDenied {
             return;
         }
-        let mut errors = self.errors.borrow_mut();
-        let counter = errors.entry(error.label).or_insert_with(|| {
-            let labels = Labels::default()
-                .with("error", error.label)
-                .target(self.peer.target)
-                .server(&self.policy.current().meta, self.peer.target.port())
-                .finish();
-            self.worker
-                .registry
-                .counter(Family::InboundHttpErrorsTotal, &labels)
-        });
-        counter.inc();
+        let server = &self.policy.current().meta;
+        let (registry, target) = (&self.worker.registry, self.peer.target);
+        self.errors.count(registry, error.label, target, server);
     }
 
     fn downgrades(&self) -> bool {

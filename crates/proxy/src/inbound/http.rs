@@ -2,7 +2,6 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant},
@@ -24,7 +23,7 @@ use crate::{
     metrics::{
         Counter, Family, Labels,
         http::HttpMetrics,
-        inbound::{About, InboundMetrics},
+        inbound::{About, InboundErrors, InboundMetrics},
     },
     observe::{self, Observed, Source},
     policy::{
@@ -46,7 +45,7 @@ pub(super) struct InboundHttp {
     client_id: Option<HeaderValue>,
     /// Series by policy, rule and authorization, resolved once each.
     seen: RefCell<Vec<Seen>>,
-    errors: RefCell<HashMap<&'static str, Arc<Counter>>>,
+    errors: InboundErrors,
     all: HttpRoutes,
     /// The name requests went by last, and its profile.
     named: RefCell<(String, Option<Rc<LocalProfile>>)>,
@@ -103,7 +102,7 @@ impl InboundHttp {
             policy: policy.clone(),
             peer,
             seen: RefCell::default(),
-            errors: RefCell::default(),
+            errors: InboundErrors::default(),
             all: HttpRoutes::all(),
             named: RefCell::default(),
         }
@@ -368,18 +367,9 @@ impl Direction for InboundHttp {
         ) {
             return;
         }
-        let mut errors = self.errors.borrow_mut();
-        let counter = errors.entry(error.label).or_insert_with(|| {
-            let labels = Labels::default()
-                .with("error", error.label)
-                .target(self.peer.target)
-                .server(&self.policy.current().meta, self.peer.target.port())
-                .finish();
-            self.worker
-                .registry
-                .counter(Family::InboundHttpErrorsTotal, &labels)
-        });
-        counter.inc();
+        let server = &self.policy.current().meta;
+        let (registry, target) = (&self.worker.registry, self.peer.target);
+        self.errors.count(registry, error.label, target, server);
     }
 
     fn downgrades(&self) -> bool {

@@ -1,6 +1,8 @@
 //! Series of an inbound route, in the newer families.
 
-use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+use std::{
+    cell::RefCell, collections::HashMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration,
+};
 
 use smallvec::SmallVec;
 
@@ -125,20 +127,38 @@ impl InboundMetrics {
     }
 
     /// A piece of a request body.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "frames stay far below 2^52 bytes"
-    )]
     pub fn request_frame(&self, size: usize) {
-        self.request_frames.observe(size as f64);
+        self.request_frames.observe_size(size);
     }
 
     /// A piece of a response body.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "frames stay far below 2^52 bytes"
-    )]
     pub fn response_frame(&self, size: usize) {
-        self.response_frames.observe(size as f64);
+        self.response_frames.observe_size(size);
+    }
+}
+
+/// Errors that clients of one connection were answered with, by name.
+#[derive(Debug, Default)]
+pub struct InboundErrors(RefCell<HashMap<&'static str, Arc<Counter>>>);
+
+impl InboundErrors {
+    /// Counts an error of a request for `target`, let in by `server`.
+    pub fn count(
+        &self,
+        registry: &Registry,
+        name: &'static str,
+        target: SocketAddr,
+        server: &Meta,
+    ) {
+        let mut counters = self.0.borrow_mut();
+        let counter = counters.entry(name).or_insert_with(|| {
+            let labels = Labels::default()
+                .with("error", name)
+                .target(target)
+                .server(server, target.port())
+                .finish();
+            registry.counter(Family::InboundHttpErrorsTotal, &labels)
+        });
+        counter.inc();
     }
 }

@@ -224,21 +224,13 @@ impl RouteMetrics {
     }
 
     /// A piece of a request body.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "frames stay far below 2^52 bytes"
-    )]
     pub fn request_frame(&self, size: usize) {
-        self.request_frames.observe(size as f64);
+        self.request_frames.observe_size(size);
     }
 
     /// A piece of a response body.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "frames stay far below 2^52 bytes"
-    )]
     pub fn response_frame(&self, size: usize) {
-        self.response_frames.observe(size as f64);
+        self.response_frames.observe_size(size);
     }
 
     /// A request is sent once more although no policy asks for it.

@@ -6,8 +6,8 @@ use linkerd_api::proto::{inbound, meta as meta_proto};
 use linkerd_core::identity::Id;
 
 use super::super::convert::{
-    Result, Unusable, duration, grpc_failure, grpc_match, header_change, host_match, http_failure,
-    http_match, meta, redirect,
+    Result, Unusable, duration, each, grpc_failure, grpc_match, header_change, host_match,
+    http_failure, http_match, meta, redirect,
 };
 use crate::{
     inbound::rate::Buckets,
@@ -87,136 +87,89 @@ fn protocol(kind: inbound::proxy_protocol::Kind) -> Result<Protocol> {
     })
 }
 
+/// A route, HTTP or gRPC: the same in messages of different types. Its rules are numbered later.
+macro_rules! http_route {
+    ($route:ident, $matches:ident, $filters:ident) => {{
+        let rules = each($route.rules, |rule| {
+            Ok(HttpRule {
+                index: 0,
+                matches: each(rule.matches, $matches)?,
+                filters: $filters(rule.filters)?,
+            })
+        })?;
+        Ok(HttpRoute {
+            meta: meta($route.metadata)?,
+            hosts: each($route.hosts, host_match)?,
+            authorizations: authorizations($route.authorizations)?,
+            rules,
+        })
+    }};
+}
+
 fn http_routes(
     routes: Vec<inbound::HttpRoute>,
     limit: Option<inbound::HttpLocalRateLimit>,
 ) -> Result<HttpRoutes> {
     let rate_limit = limit.map(rate_limit).transpose()?;
-    if routes.is_empty() {
-        return Ok(HttpRoutes {
-            rate_limit,
-            ..HttpRoutes::all()
-        });
-    }
-    let mut count = 0;
-    let routes = routes
-        .into_iter()
-        .map(|route| {
-            let rules = route
-                .rules
-                .into_iter()
-                .map(|rule| {
-                    let index = count;
-                    count += 1;
-                    Ok(HttpRule {
-                        index,
-                        matches: rule
-                            .matches
-                            .into_iter()
-                            .map(|m| http_match(m).map(RuleMatch::Http))
-                            .collect::<Result<_>>()?,
-                        filters: http_filters(rule.filters)?,
-                    })
-                })
-                .collect::<Result<_>>()?;
-            Ok(HttpRoute {
-                meta: meta(route.metadata)?,
-                hosts: route
-                    .hosts
-                    .into_iter()
-                    .map(host_match)
-                    .collect::<Result<_>>()?,
-                authorizations: authorizations(route.authorizations)?,
-                rules,
-            })
-        })
-        .collect::<Result<_>>()?;
-    Ok(HttpRoutes {
-        routes,
-        rules: count,
-        rate_limit,
-    })
+    let matches = |m| http_match(m).map(RuleMatch::Http);
+    let routes = each(routes, |route| http_route!(route, matches, http_filters))?;
+    Ok(numbered(routes, rate_limit))
 }
 
 fn grpc_routes(routes: Vec<inbound::GrpcRoute>) -> Result<HttpRoutes> {
+    let matches = |m| grpc_match(m).map(RuleMatch::Grpc);
+    let routes = each(routes, |route| http_route!(route, matches, grpc_filters))?;
+    Ok(numbered(routes, None))
+}
+
+fn numbered(mut routes: Vec<HttpRoute>, rate_limit: Option<RateLimit>) -> HttpRoutes {
     if routes.is_empty() {
-        return Ok(HttpRoutes::all());
+        return HttpRoutes {
+            rate_limit,
+            ..HttpRoutes::all()
+        };
     }
-    let mut count = 0;
-    let routes = routes
-        .into_iter()
-        .map(|route| {
-            let rules = route
-                .rules
-                .into_iter()
-                .map(|rule| {
-                    let index = count;
-                    count += 1;
-                    Ok(HttpRule {
-                        index,
-                        matches: rule
-                            .matches
-                            .into_iter()
-                            .map(|m| grpc_match(m).map(RuleMatch::Grpc))
-                            .collect::<Result<_>>()?,
-                        filters: grpc_filters(rule.filters)?,
-                    })
-                })
-                .collect::<Result<_>>()?;
-            Ok(HttpRoute {
-                meta: meta(route.metadata)?,
-                hosts: route
-                    .hosts
-                    .into_iter()
-                    .map(host_match)
-                    .collect::<Result<_>>()?,
-                authorizations: authorizations(route.authorizations)?,
-                rules,
-            })
-        })
-        .collect::<Result<_>>()?;
-    Ok(HttpRoutes {
+    let mut rules = 0;
+    for rule in routes.iter_mut().flat_map(|route| &mut route.rules) {
+        rule.index = rules;
+        rules += 1;
+    }
+    HttpRoutes {
         routes,
-        rules: count,
-        rate_limit: None,
-    })
+        rules,
+        rate_limit,
+    }
 }
 
 fn http_filters(filters: Vec<inbound::http_route::Filter>) -> Result<Vec<Filter>> {
     use inbound::http_route::filter::Kind;
-    filters
-        .into_iter()
-        .map(|f| {
-            Ok(match f.kind {
-                Some(Kind::FailureInjector(f)) => Filter::HttpFailure(http_failure(f)?),
-                Some(Kind::RequestHeaderModifier(m)) => {
-                    Filter::RequestHeaders(header_change(m.add, m.set, m.remove)?)
-                }
-                Some(Kind::Redirect(r)) => Filter::Redirect(redirect(r)?),
-                None => return Err(Unusable::new("unknown filter")),
-            })
+    each(filters, |f| {
+        Ok(match f.kind {
+            Some(Kind::FailureInjector(f)) => Filter::HttpFailure(http_failure(f)?),
+            Some(Kind::RequestHeaderModifier(m)) => {
+                Filter::RequestHeaders(header_change(m.add, m.set, m.remove)?)
+            }
+            Some(Kind::Redirect(r)) => Filter::Redirect(redirect(r)?),
+            None => return Err(Unusable::new("unknown filter")),
         })
-        .collect()
+    })
 }
 
 fn grpc_filters(filters: Vec<inbound::grpc_route::Filter>) -> Result<Vec<Filter>> {
     use inbound::grpc_route::filter::Kind;
-    filters
-        .into_iter()
-        .map(|f| {
-            Ok(match f.kind {
-                Some(Kind::FailureInjector(f)) => Filter::GrpcFailure(grpc_failure(f)?),
-                Some(Kind::RequestHeaderModifier(m)) => {
-                    Filter::RequestHeaders(header_change(m.add, m.set, m.remove)?)
-                }
-                None => return Err(Unusable::new("unknown filter")),
-            })
+    each(filters, |f| {
+        Ok(match f.kind {
+            Some(Kind::FailureInjector(f)) => Filter::GrpcFailure(grpc_failure(f)?),
+            Some(Kind::RequestHeaderModifier(m)) => {
+                Filter::RequestHeaders(header_change(m.add, m.set, m.remove)?)
+            }
+            None => return Err(Unusable::new("unknown filter")),
         })
-        .collect()
+    })
 }
 
 fn authorizations(list: Vec<inbound::Authz>) -> Result<Vec<Authorization>> {
-    list.into_iter().map(authorization).collect()
+    each(list, authorization)
 }
 
 fn authorization(authz: inbound::Authz) -> Result<Authorization> {
