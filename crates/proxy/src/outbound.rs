@@ -195,10 +195,8 @@ async fn serve_detected(
     }
 }
 
-/// Servers that are asked for a first word, one after the other, when they leave without one.
-const ASKED: usize = 3;
-
-/// Lets a silent client and its server race for the first word; the server stays for what follows.
+/// Lets a silent client and its server race for the first word; the server stays for what follows. One
+/// that leaves without a word may be on its way out: others are asked, with growing pauses.
 async fn first_word(
     worker: &Rc<Worker>,
     policy: &Rc<LocalPolicy>,
@@ -207,7 +205,14 @@ async fn first_word(
     server: &mut Option<(Conn, InFlight)>,
     left: impl Fn() -> Duration,
 ) -> Result<Speaker, SniffError> {
-    for _ in 0..ASKED {
+    let mut pause = Duration::ZERO;
+    while pause < left() {
+        let ask = async {
+            if !pause.is_zero() {
+                tokio::time::sleep(pause).await;
+            }
+            dial(worker, policy, route, "TCP").await
+        };
         // What the client says meanwhile may be meant for somebody else.
         let dialled = tokio::select! {
             biased;
@@ -215,17 +220,17 @@ async fn first_word(
                 0 => return Err(SniffError::Closed),
                 _ => return Ok(Speaker::Client),
             },
-            dialled = dial(worker, policy, route, "TCP") => dialled,
+            dialled = ask => dialled,
         };
         let Ok(dialled) = dialled else {
-            return Ok(Speaker::Gone);
+            break;
         };
         let (other, _) = server.insert(dialled);
         match sniff::first_speaker(client, other, left()).await? {
-            // Nothing was said to it: another one may take its place.
             Speaker::Gone => *server = None,
             speaker => return Ok(speaker),
         }
+        pause = (pause * 2).max(sniff::SILENCE);
     }
     Ok(Speaker::Gone)
 }
