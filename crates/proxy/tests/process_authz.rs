@@ -3,6 +3,8 @@
 
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/hello.rs"]
+mod hello;
 #[path = "support/tunnel.rs"]
 mod tunnel;
 
@@ -497,24 +499,6 @@ fn rate_limits_of_clients() {
     }
 }
 
-/// A ClientHello for somebody else.
-fn foreign_hello() -> Vec<u8> {
-    let name = b"db.example.com";
-    let short = |n: usize| u8::try_from(n).expect("short");
-    let n = name.len();
-    let mut sni = vec![0, 0, 0, short(n + 5), 0, short(n + 3), 0, 0, short(n)];
-    sni.extend(name);
-    let mut body = vec![3, 3];
-    body.extend([7; 32]);
-    body.extend([0, 0, 2, 0x13, 1, 1, 0, 0, short(sni.len())]);
-    body.extend(sni);
-    let mut hello = vec![1, 0, 0, short(body.len())];
-    hello.extend(body);
-    let mut record = vec![22, 3, 1, 0, short(hello.len())];
-    record.extend(hello);
-    record
-}
-
 /// A proxy in front of a TCP application, with the policy of its port or the default.
 fn in_front_of(control: &ControlPlane, app: &Echo, default: &str) -> Proxy {
     let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
@@ -530,7 +514,7 @@ fn in_front_of(control: &ControlPlane, app: &Echo, default: &str) -> Proxy {
 
 #[test]
 fn tls_for_somebody_else_is_carried_where_its_client_may() {
-    let hello = foreign_hello();
+    let hello = hello::named("db.example.com");
     for (default, served) in [
         ("all-unauthenticated", true),
         ("all-authenticated", false),

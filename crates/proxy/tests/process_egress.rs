@@ -3,6 +3,8 @@
 
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/hello.rs"]
+mod hello;
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -70,36 +72,6 @@ fn tls_route(name: &str, sni: sni_match::Match, to: SocketAddr, forbidden: bool)
     }
 }
 
-/// A ClientHello that asks for a name.
-fn hello(name: &str) -> Vec<u8> {
-    let n = name.len();
-    let mut sni = vec![0, 0, 0, short(n + 5), 0, short(n + 3), 0, 0, short(n)];
-    sni.extend(name.bytes());
-    hello_with(sni)
-}
-
-/// A ClientHello that asks for nobody.
-fn nameless_hello() -> Vec<u8> {
-    // Supported versions: TLS 1.3.
-    hello_with(vec![0, 43, 0, 3, 2, 3, 4])
-}
-
-fn short(n: usize) -> u8 {
-    u8::try_from(n).expect("short")
-}
-
-fn hello_with(extensions: Vec<u8>) -> Vec<u8> {
-    let mut body = vec![3, 3];
-    body.extend([7; 32]);
-    body.extend([0, 0, 2, 0x13, 1, 1, 0, 0, short(extensions.len())]);
-    body.extend(extensions);
-    let mut hello = vec![1, 0, 0, short(body.len())];
-    hello.extend(body);
-    let mut record = vec![22, 3, 1, 0, short(hello.len())];
-    record.extend(hello);
-    record
-}
-
 #[test]
 fn tls_routes_are_taken_by_server_name() {
     let exact = Echo::tcp(([127, 0, 0, 1], 0), Behavior::default());
@@ -122,7 +94,7 @@ fn tls_routes_are_taken_by_server_name() {
         ("www.example.com", &exact, "exact"),
         ("api.example.com", &below, "below"),
     ] {
-        let bytes = hello(name);
+        let bytes = hello::named(name);
         let mut client = Client::connect(proxy.outbound);
         assert_eq!(client.send(&bytes).exactly(bytes.len()), bytes, "{name}");
         assert_eq!(app.connections().len(), 1, "{name}");
@@ -140,11 +112,14 @@ fn tls_routes_are_taken_by_server_name() {
         counts(&proxy, "outbound_tls_route_close_total", &closed, 1.0);
     }
     let mut client = Client::connect(proxy.outbound);
-    assert!(client.send(hello("bad.example.com")).closed());
+    assert!(client.send(hello::named("bad.example.com")).closed());
     let denied = ["route_name=\"denied\"", "error=\"forbidden\""];
     counts(&proxy, "outbound_tls_route_close_total", &denied, 1.0);
     let mut client = Client::connect(proxy.outbound);
-    assert!(client.send(hello("example.org")).closed(), "no route");
+    assert!(
+        client.send(hello::named("example.org")).closed(),
+        "no route"
+    );
     let mut client = Client::connect(proxy.outbound);
     let plain = "GET / HTTP/1.1\r\nhost: www.example.com\r\n\r\n";
     assert!(client.send(plain).closed(), "no TLS");
@@ -184,7 +159,7 @@ fn a_hello_without_a_name_takes_only_a_route_without_names() {
         let tls = proxy_protocol::Kind::Tls(proxy_protocol::Tls { routes });
         control.set_outbound(CLUSTER_IP, egress(tls));
         let proxy = outbound(&control, &[]);
-        let bytes = nameless_hello();
+        let bytes = hello::nameless();
         let mut client = Client::connect(proxy.outbound);
         client.send(&bytes);
         match served {
@@ -223,7 +198,10 @@ fn a_tls_or_opaque_route_with_other_than_one_rule_makes_the_policy_invalid() {
         control.set_outbound(CLUSTER_IP, policy);
         let proxy = outbound(&control, &[]);
         let mut client = Client::connect(proxy.outbound);
-        assert!(client.send(hello("www.example.com")).closed(), "{name}");
+        assert!(
+            client.send(hello::named("www.example.com")).closed(),
+            "{name}"
+        );
         let answer = get(proxy.outbound, "/", "www.example.com");
         assert_eq!(answer.status(), 500, "{name}");
         let error = answer.header("l5d-proxy-error");

@@ -4,6 +4,8 @@
 mod exposition;
 #[path = "support/harness.rs"]
 mod harness;
+#[path = "support/hello.rs"]
+mod hello;
 #[path = "support/http2.rs"]
 mod http2;
 
@@ -303,23 +305,6 @@ fn opaque_connections() {
     show(&[&pair.client, &pair.server], &rows);
 }
 
-/// A ClientHello that asks for a name.
-fn hello(name: &str) -> Vec<u8> {
-    let short = |n: usize| u8::try_from(n).expect("short");
-    let n = name.len();
-    let mut sni = vec![0, 0, 0, short(n + 5), 0, short(n + 3), 0, 0, short(n)];
-    sni.extend(name.bytes());
-    let mut body = vec![3, 3];
-    body.extend([7; 32]);
-    body.extend([0, 0, 2, 0x13, 1, 1, 0, 0, short(sni.len())]);
-    body.extend(sni);
-    let mut hello = vec![1, 0, 0, short(body.len())];
-    hello.extend(body);
-    let mut record = vec![22, 3, 1, 0, short(hello.len())];
-    record.extend(hello);
-    record
-}
-
 #[test]
 fn tls_connections() {
     let app = Echo::tcp(([127, 0, 0, 1], 0), Behavior::default());
@@ -350,7 +335,7 @@ fn tls_connections() {
     let vip = OrigDst::fixed(CLUSTER_IP.parse().expect("an address"));
     let local = OrigDst::Given(Arc::new(|io| io.local_addr()));
     let proxy = Proxy::start(&control, "curl", vip, local, &[]);
-    let hello = hello("www.example.com");
+    let hello = hello::named("www.example.com");
     let mut client = Client::connect(proxy.outbound);
     assert_eq!(client.send(&hello).exactly(hello.len()), hello);
     drop(client);
