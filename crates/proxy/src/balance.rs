@@ -1,6 +1,7 @@
 //! Which endpoint of a service gets the next request: power of two choices over peak-EWMA latency,
-//! among endpoints that are not backing off. Per worker, no locks. Discovery updates are taken in
-//! when somebody looks, not by a task.
+//! among endpoints that are not backing off and to which a connection was made. Others are connected to
+//! beside the requests. Per worker, no locks. Discovery updates are taken in when somebody looks, not
+//! by a task.
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,6 +12,7 @@ use std::{
 use tokio::sync::watch;
 
 use crate::{
+    connect::Payload,
     control::Discovery,
     endpoint::{Endpoint, EndpointFactory},
     metrics::balancer::BalancerMetrics,
@@ -100,26 +102,47 @@ fn two_of(n: usize, random: &mut dyn FnMut(usize) -> usize) -> Option<(usize, us
     }
 }
 
-/// Two random ones of `n`, and the better of them: one that is ready, and of two the one that costs less,
-/// or the first drawn. When neither is ready, the same among those that are.
+/// What can be expected of an endpoint, from worst to best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    /// It rests after a failure.
+    Resting,
+    /// Whether it takes connections is not known.
+    Untried,
+    /// It took the last connection.
+    Open,
+}
+
+/// Two random ones of `n` and which of them it is: one that is open, and of two the one that costs less,
+/// or the first drawn. When neither is open, the same among those that are, or else among the untried.
 fn choose(
     n: usize,
-    ready: impl Fn(usize) -> bool,
+    fit: impl Fn(usize) -> Fit,
     cost: impl Fn(usize) -> f64,
     random: &mut dyn FnMut(usize) -> usize,
-) -> Option<usize> {
+) -> Option<Choice> {
     let better = |a, b| if cost(b) < cost(a) { b } else { a };
-    let (a, b) = two_of(n, random)?;
-    match (ready(a), ready(b)) {
-        (true, true) => Some(better(a, b)),
-        (true, false) => Some(a),
-        (false, true) => Some(b),
-        (false, false) => {
-            let ready: Vec<_> = (0..n).filter(|i| ready(*i)).collect();
-            let (a, b) = two_of(ready.len(), random)?;
-            Some(better(ready[a], ready[b]))
+    let drawn = two_of(n, random)?;
+    let (a, b) = drawn;
+    let chosen = match (fit(a), fit(b)) {
+        (Fit::Open, Fit::Open) => better(a, b),
+        (Fit::Open, _) => a,
+        (_, Fit::Open) => b,
+        _ => {
+            let best = (0..n).map(&fit).max().filter(|fit| *fit > Fit::Resting)?;
+            let those: Vec<_> = (0..n).filter(|i| fit(*i) == best).collect();
+            let (a, b) = two_of(those.len(), random)?;
+            better(those[a], those[b])
         }
-    }
+    };
+    Some(Choice { drawn, chosen })
+}
+
+/// Which were drawn, and which of all is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Choice {
+    drawn: (usize, usize),
+    chosen: usize,
 }
 
 /// The endpoints of one service on one worker.
@@ -256,16 +279,20 @@ impl Balancer {
         self.len() == 0
     }
 
-    /// The better of two random endpoints that are ready.
-    pub fn pick(&self, now: Instant) -> Option<Rc<Endpoint>> {
+    /// The better of two random endpoints that are ready. One that was drawn and has no connection yet is
+    /// connected to meanwhile, when the request need not wait for it.
+    pub fn pick(&self, payload: Payload, now: Instant) -> Option<Rc<Endpoint>> {
         self.refresh();
         let endpoints = self.endpoints.borrow();
-        let chosen = choose(
-            endpoints.len(),
-            |i| endpoints[i].is_ready(now),
-            |i| endpoints[i].load().cost(now),
-            &mut |n| rand::random_range(0..n),
-        )?;
+        let fit = |i: usize| fit(&endpoints[i], payload, now);
+        let cost = |i: usize| endpoints[i].load().cost(now);
+        let random = &mut |n| rand::random_range(0..n);
+        let Choice { drawn, chosen } = choose(endpoints.len(), fit, cost, random)?;
+        for i in [drawn.0, drawn.1] {
+            if i != chosen && fit(i) == Fit::Untried && fit(chosen) == Fit::Open {
+                endpoints[i].connect_behind(payload);
+            }
+        }
         if self.shut.replace(false) {
             self.metrics.gate_opened();
         }
@@ -273,16 +300,28 @@ impl Balancer {
     }
 
     /// The better of two random endpoints that are ready and not this one.
-    pub fn pick_other(&self, avoid: &Rc<Endpoint>, now: Instant) -> Option<Rc<Endpoint>> {
+    pub fn pick_other(
+        &self,
+        avoid: &Rc<Endpoint>,
+        payload: Payload,
+        now: Instant,
+    ) -> Option<Rc<Endpoint>> {
         self.refresh();
         let endpoints = self.endpoints.borrow();
-        let others: Vec<_> = endpoints
-            .iter()
-            .filter(|e| !Rc::ptr_eq(e, avoid) && e.is_ready(now))
-            .collect();
+        let others: Vec<_> = endpoints.iter().filter(|e| !Rc::ptr_eq(e, avoid)).collect();
+        let fit = |i: usize| fit(others[i], payload, now);
         let cost = |i: usize| others[i].load().cost(now);
         let random = &mut |n| rand::random_range(0..n);
-        choose(others.len(), |_| true, cost, random).map(|i| others[i].clone())
+        choose(others.len(), fit, cost, random).map(|choice| others[choice.chosen].clone())
+    }
+
+    /// Whether an endpoint that is not this one has a connection.
+    pub fn has_other(&self, avoid: &Rc<Endpoint>, payload: Payload, now: Instant) -> bool {
+        self.refresh();
+        let endpoints = self.endpoints.borrow();
+        endpoints
+            .iter()
+            .any(|e| !Rc::ptr_eq(e, avoid) && fit(e, payload, now) == Fit::Open)
     }
 
     /// Whether a request would find an endpoint at once.
@@ -295,12 +334,13 @@ impl Balancer {
     /// vain, all do, unless what is known of the endpoints may be old.
     pub async fn ready(
         &self,
+        payload: Payload,
         deadline: Instant,
         capacity: usize,
     ) -> Result<Rc<Endpoint>, NotReady> {
         self.metrics.requests.inc();
         let began = Instant::now();
-        if let Some(endpoint) = self.pick(began) {
+        if let Some(endpoint) = self.pick(payload, began) {
             self.metrics.latency.observe_zero();
             return Ok(endpoint);
         }
@@ -338,12 +378,21 @@ impl Balancer {
                 Ok(()) = updates.changed() => {}
             }
             looked = Instant::now();
-            if let Some(endpoint) = self.pick(looked) {
+            if let Some(endpoint) = self.pick(payload, looked) {
                 let waited = looked.saturating_duration_since(began);
                 self.metrics.latency.observe(waited.as_secs_f64());
                 return Ok(endpoint);
             }
         }
+    }
+}
+
+/// What can be expected of an endpoint now. Only HTTP connections can be made before they are needed.
+fn fit(endpoint: &Endpoint, payload: Payload, now: Instant) -> Fit {
+    match endpoint.is_ready(now) {
+        false => Fit::Resting,
+        true if endpoint.is_reached() || payload == Payload::Opaque => Fit::Open,
+        true => Fit::Untried,
     }
 }
 
@@ -418,54 +467,89 @@ mod tests {
 
     #[test]
     fn the_better_of_two_is_chosen() {
-        const UP: [bool; 4] = [true; 4];
+        use Fit::{Open, Resting, Untried};
         let even = [5.0; 4];
         let rising = [1.0, 2.0, 3.0, 4.0];
         // The second draw is among what the first left.
-        for (name, ready, cost, draws, want) in [
-            ("equal: the first drawn", UP, even, &[2, 0][..], Some(2)),
-            ("equal, the other way round", UP, even, &[0, 1], Some(0)),
-            ("the second costs less", UP, rising, &[3, 0], Some(0)),
-            ("the first costs less", UP, rising, &[0, 2], Some(0)),
+        for (name, fit, cost, draws, want) in [
             (
-                "the first is not ready",
-                [false, true, true, true],
+                "equal: the first drawn",
+                [Open; 4],
+                even,
+                &[2, 0][..],
+                Some(2),
+            ),
+            (
+                "equal, the other way round",
+                [Open; 4],
+                even,
+                &[0, 1],
+                Some(0),
+            ),
+            ("the second costs less", [Open; 4], rising, &[3, 0], Some(0)),
+            ("the first costs less", [Open; 4], rising, &[0, 2], Some(0)),
+            (
+                "the first rests",
+                [Resting, Open, Open, Open],
                 rising,
                 &[0, 2],
                 Some(3),
             ),
             (
-                "the second is not ready",
-                [false, true, true, true],
+                "the second rests",
+                [Resting, Open, Open, Open],
                 rising,
                 &[3, 0],
                 Some(3),
             ),
             (
-                "neither is: the better of those that are",
-                [false, true, false, true],
+                "the first has no connection, though it costs less",
+                [Untried, Open, Open, Open],
+                rising,
+                &[0, 2],
+                Some(3),
+            ),
+            (
+                "both rest: the better of those that do not",
+                [Resting, Open, Resting, Open],
                 [1.0, 9.0, 1.0, 2.0],
                 &[0, 1, 0, 0],
                 Some(3),
             ),
             (
-                "neither is, and one more",
-                [false, false, false, true],
+                "one rests, one has no connection: one that has",
+                [Resting, Untried, Open, Resting],
+                rising,
+                &[0, 0],
+                Some(2),
+            ),
+            (
+                "nobody has a connection: the better of those that may",
+                [Resting, Untried, Resting, Untried],
+                rising,
+                &[3, 2, 1, 0],
+                Some(1),
+            ),
+            (
+                "both rest, and one does not",
+                [Resting, Resting, Resting, Untried],
                 rising,
                 &[0, 0],
                 Some(3),
             ),
-            ("nobody is", [false; 4], even, &[0, 0], None),
+            ("all rest", [Resting; 4], even, &[0, 0], None),
         ] {
             let mut draws = draws.iter().copied();
             let random = &mut |_| draws.next().expect("no more draws");
-            let got = choose(4, |i| ready[i], |i| cost[i], random);
-            assert_eq!(got, want, "{name}");
+            let got = choose(4, |i| fit[i], |i| cost[i], random);
+            assert_eq!(got.map(|choice| choice.chosen), want, "{name}");
             assert_eq!(draws.next(), None, "{name}: all draws were used");
         }
-        assert_eq!(choose(0, |_| true, |_| 0.0, &mut |_| 0), None);
-        assert_eq!(choose(1, |_| true, |_| 0.0, &mut |_| 0), Some(0));
-        assert_eq!(choose(1, |_| false, |_| 0.0, &mut |_| 0), None);
+        let of = |n, fit| choose(n, |_| fit, |_| 0.0, &mut |_| 0).map(|choice| choice.chosen);
+        assert_eq!(of(0, Open), None);
+        assert_eq!(of(1, Open), Some(0));
+        assert_eq!(of(1, Untried), Some(0));
+        assert_eq!(of(1, Resting), None);
     }
 
     #[test]

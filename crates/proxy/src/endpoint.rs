@@ -52,6 +52,8 @@ pub struct Endpoint {
     _stack: Stack,
     breaker: Option<Breaker>,
     failures: Cell<u32>,
+    /// The last connection was made, and soon.
+    reached: Cell<bool>,
     /// A connection is being made for whoever comes next.
     connecting_behind: Cell<bool>,
     ready_at: Cell<Option<Instant>>,
@@ -113,6 +115,11 @@ impl Endpoint {
             && self.breaker.as_ref().is_none_or(|b| b.is_ready(now))
     }
 
+    /// Whether it took the last connection.
+    pub fn is_reached(&self) -> bool {
+        self.reached.get()
+    }
+
     /// When it may be tried again, if it is backing off.
     pub fn ready_at(&self) -> Option<Instant> {
         let breaker = self.breaker.as_ref().and_then(Breaker::ready_at);
@@ -143,6 +150,7 @@ impl Endpoint {
         match result {
             Ok(connected) => {
                 self.failures.set(0);
+                self.reached.set(true);
                 self.ready_at.set(None);
                 self.patience.over.set(false);
                 let io = connected.io.metered(self.transport().open());
@@ -165,6 +173,12 @@ impl Endpoint {
         self.failed();
     }
 
+    /// A connection takes long: nobody else waits for one who need not.
+    pub fn slow(self: &Rc<Self>, payload: Payload) {
+        self.reached.set(false);
+        self.connect_behind(payload);
+    }
+
     /// Whether its proxy reads HTTP: then an orderly end without an answer means that the request
     /// was not taken. Otherwise it may be the application that ended.
     pub fn ends_orderly(&self) -> bool {
@@ -175,6 +189,7 @@ impl Endpoint {
         let failures = self.failures.get();
         let delay = self.shared.backoff.random_delay(failures);
         self.failures.set(failures.saturating_add(1));
+        self.reached.set(false);
         self.ready_at.set(Some(Instant::now() + delay));
     }
 
@@ -282,7 +297,8 @@ impl Endpoint {
         linkerd_runtime::spawn_local("connect", async move {
             // A failure is noted by the endpoint.
             if payload == Payload::Http2 {
-                let _ = endpoint.http2().await;
+                // It may have been one with too many streams.
+                endpoint.reached.set(endpoint.http2().await.is_ok());
             } else if let Ok(Checkout { mut conn, .. }) = endpoint.http1_fresh().await
                 && conn.send().await.is_ok()
             {

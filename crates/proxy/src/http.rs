@@ -27,7 +27,7 @@ use std::{
 
 pub use self::edits::{Edits, Lines};
 use self::{
-    again::{Resend, Step, Tries, Why},
+    again::{Resend, Step, Why},
     deadline::{Deadlines, Expired},
     server1::Failed,
 };
@@ -509,27 +509,13 @@ impl Routed {
         Failed::Answer(expired.error())
     }
 
-    /// Makes a connection to an endpoint in time. Who comes next finds it when this request cannot
-    /// wait for it any longer.
-    async fn connected<T>(
-        &self,
-        endpoint: &Rc<Endpoint>,
-        payload: Payload,
-        connecting: Pin<&mut impl Future<Output = Result<T, ConnectError>>>,
-    ) -> Result<T, Failed> {
-        match self.in_time(connecting).await {
-            Ok(made) => made.map_err(Tries::connect_failed),
-            Err(expired) => {
-                endpoint.connect_behind(payload);
-                self.conclude(Outcome::broken(0, expired.label()));
-                Err(Failed::Answer(expired.error()))
-            }
-        }
-    }
-
     /// An endpoint, waiting for one until the deadline.
-    async fn endpoint(&self, deadline: Instant) -> Result<Rc<Endpoint>, HttpError> {
-        self.checked(self.any_endpoint(deadline).await?)
+    async fn endpoint(
+        &self,
+        payload: Payload,
+        deadline: Instant,
+    ) -> Result<Rc<Endpoint>, HttpError> {
+        self.checked(self.any_endpoint(payload, deadline).await?)
     }
 
     /// The endpoint, if it is who the request asks for.
@@ -543,18 +529,20 @@ impl Routed {
         Ok(endpoint)
     }
 
-    async fn any_endpoint(&self, deadline: Instant) -> Result<Rc<Endpoint>, HttpError> {
+    async fn any_endpoint(
+        &self,
+        payload: Payload,
+        deadline: Instant,
+    ) -> Result<Rc<Endpoint>, HttpError> {
         match &self.backend {
             Backend::Forward(endpoint) => Ok(endpoint.clone()),
-            Backend::Balance(balancer) => {
-                balancer
-                    .ready(deadline, self.capacity)
-                    .await
-                    .map_err(|error| match error {
-                        NotReady::FailFast => HttpError::fail_fast(),
-                        NotReady::Shed => HttpError::load_shed(),
-                    })
-            }
+            Backend::Balance(balancer) => balancer
+                .ready(payload, deadline, self.capacity)
+                .await
+                .map_err(|error| match error {
+                    NotReady::FailFast => HttpError::fail_fast(),
+                    NotReady::Shed => HttpError::load_shed(),
+                }),
             Backend::None(name) => Err(HttpError::no_dispatcher(name)),
         }
     }

@@ -442,7 +442,9 @@ async fn dial(
         let endpoint = match backend {
             Backend::Forward(endpoint) => endpoint.clone(),
             Backend::Balance(balancer) => {
-                let ready = balancer.ready(deadline, queue.capacity).await;
+                let ready = balancer
+                    .ready(Payload::Opaque, deadline, queue.capacity)
+                    .await;
                 ready.map_err(|error| {
                     tracing::debug!(?error, "No endpoint is ready");
                     DialError::NotReady

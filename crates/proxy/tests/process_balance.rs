@@ -11,10 +11,10 @@ mod matrix;
 
 use std::{
     io::{Read, Write},
-    net::SocketAddr,
+    net::{Shutdown, SocketAddr, TcpStream},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -139,6 +139,129 @@ fn what_runs_at_an_endpoint_that_goes_or_changes_is_finished() {
     }
     assert_eq!(app.requests().len(), before, "nothing new comes");
     assert_eq!(slow.join().expect("asks"), 200, "removed");
+}
+
+fn resends(proxy: &Proxy, reason: &str) -> f64 {
+    let reason = format!("reason=\"{reason}\"");
+    proxy.metric("outbound_http_resends_total", &[&reason])
+}
+
+/// Takes connections and says nothing: no handshake ends.
+fn silent() -> (SocketAddr, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let seen = count.clone();
+    let addr = raw_app(move |mut io| {
+        seen.fetch_add(1, Ordering::SeqCst);
+        let _ = io.read_to_end(&mut Vec::new());
+    });
+    (addr, count)
+}
+
+#[test]
+fn no_request_waits_for_the_first_connection_to_a_new_endpoint() {
+    let app = http_echo();
+    let pair = Pair::new(app.addr());
+    let meshed = |addr, port| objects::meshed(addr, &pair.server.identity, port);
+    let there = || meshed(app.addr(), pair.server.inbound.port());
+    let ask = |http2| match http2 {
+        false => get(pair.client.outbound, "/", "web").status(),
+        true => harness::http2_get(pair.client.outbound, "http://web/"),
+    };
+    for http2 in [false, true] {
+        pair.control.set_endpoints(SERVICE, [there()]);
+        assert_eq!(ask(http2), 200);
+        let (new, dialled) = silent();
+        pair.control
+            .set_endpoints(SERVICE, [there(), meshed(new, new.port())]);
+        wait_for(DEADLINE, "the new endpoint to be connected to", || {
+            assert_eq!(ask(http2), 200);
+            dialled.load(Ordering::SeqCst) > 0
+        });
+        for _ in 0..50 {
+            assert_eq!(ask(http2), 200);
+        }
+        for reason in ["slow", "connect"] {
+            assert!(resends(&pair.client, reason) < 0.5, "{http2}: {reason}");
+        }
+    }
+}
+
+/// A way to a port that can be held: what is open ends, and who comes is not answered.
+struct Relay {
+    addr: SocketAddr,
+    held: Arc<AtomicBool>,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Relay {
+    fn to(to: SocketAddr) -> Self {
+        let (held, open) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (hold, all) = (held.clone(), Arc::<Mutex<Vec<TcpStream>>>::clone(&open));
+        let addr = raw_app(move |client| {
+            if hold.load(Ordering::SeqCst) {
+                let _ = (&client).read_to_end(&mut Vec::new());
+                return;
+            }
+            let server = TcpStream::connect(to).expect("connects");
+            let both = [&client, &server].map(|io| io.try_clone().expect("clones"));
+            all.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .extend(both);
+            std::thread::scope(|scope| {
+                for (mut from, mut to) in [(&client, &server), (&server, &client)] {
+                    scope.spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Write);
+                    });
+                }
+            });
+        });
+        Self { addr, held, open }
+    }
+
+    fn hold(&self, held: bool) {
+        self.held.store(held, Ordering::SeqCst);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        for io in open.drain(..) {
+            let _ = io.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+#[test]
+fn a_request_leaves_an_endpoint_that_takes_long_to_connect_to() {
+    let (app, other) = (http_echo(), http_echo());
+    let pair = Pair::new(app.addr());
+    let relay = Relay::to(pair.server.inbound);
+    let meshed = |addr, port| objects::meshed(addr, &pair.server.identity, port);
+    let near = meshed(app.addr(), pair.server.inbound.port());
+    let far = meshed(other.addr(), relay.addr.port());
+    // What was slow is soon forgotten, so that both are asked.
+    let policy = penalizing(millis(100), millis(1), MINUTE);
+    pair.control.set_outbound(CLUSTER_IP, policy);
+    pair.control.set_endpoints(SERVICE, [near, far]);
+    let ask = || {
+        assert_eq!(get(pair.client.outbound, "/", "web").status(), 200);
+        resends(&pair.client, "slow")
+    };
+    let serves = |echo: &Echo| {
+        let before = echo.requests().len();
+        wait_for(DEADLINE, "both to serve", || {
+            ask();
+            echo.requests().len() > before
+        });
+    };
+    serves(&app);
+    serves(&other);
+    assert!(ask() < 0.5, "nobody was slow");
+    relay.hold(true);
+    wait_for(DEADLINE, "a request that moves on", || ask() > 0.5);
+    for _ in 0..50 {
+        // One has found out for all.
+        assert!(ask() < 1.5);
+    }
+    relay.hold(false);
+    serves(&other);
 }
 
 /// A service with a breaker.

@@ -85,7 +85,8 @@ fn a_refused_port_costs_no_post() {
         assert_eq!(answer.status(), 200, "{n}: {}", answer.head);
     }
     assert_eq!(app.requests().len(), 40);
-    assert!(resends(&pair.client, "connect") > 0.5);
+    // Only the first can have come upon it: where another endpoint is open, it is tried beside requests.
+    assert!(resends(&pair.client, "connect") < 1.5);
 }
 
 /// A pair whose service has two meshed endpoints behind one proxy: an application, and a port that

@@ -105,6 +105,7 @@ impl EndpointFactory {
             _stack: self.stacks.one(),
             breaker: self.accrual.clone().map(Breaker::new),
             failures: Cell::new(0),
+            reached: Cell::new(false),
             connecting_behind: Cell::new(false),
             ready_at: Cell::new(None),
             multiplex: Multiplex::new(self.upgrade_threshold),

@@ -4,18 +4,19 @@
 
 use std::{
     cell::{Cell, RefCell},
-    pin::pin,
+    pin::{Pin, pin},
     rc::Rc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use linkerd_http1::Method;
 
 use super::{Backend, Routed, server1::Failed};
 use crate::{
-    connect::ConnectError,
+    connect::{ConnectError, Payload},
     endpoint::Endpoint,
     errors::{FAIL_FAST, HttpError},
+    metrics::http::Outcome,
     policy::client::RetryOn,
 };
 
@@ -24,6 +25,8 @@ use crate::{
 pub(crate) enum Why {
     /// No connection could be made.
     Connect,
+    /// The connection took long, and another endpoint has one.
+    Slow,
     /// The connection was closed before the request was taken.
     Closed,
     /// The HTTP/2 peer has not looked at the stream.
@@ -39,6 +42,7 @@ impl Why {
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Connect => "connect",
+            Self::Slow => "slow",
             Self::Closed => "closed",
             Self::Refused => "refused",
             Self::Unreachable => "unreachable",
@@ -72,6 +76,9 @@ pub enum Died {
 /// Largest body kept when no policy says otherwise.
 pub(crate) const REPLAY: usize = 64 * 1024;
 
+/// How long a request waits for a new connection when another endpoint has one.
+const SLOW: Duration = Duration::from_millis(50);
+
 /// Tries of one request that got a connection.
 const MAX_TRIES: u32 = 8;
 
@@ -97,26 +104,30 @@ pub(super) enum Step {
 pub(super) struct Tries<'a> {
     routed: &'a Routed,
     idempotent: bool,
+    payload: Payload,
     /// Until when an endpoint is waited for.
     deadline: Cell<Instant>,
     made: Cell<u32>,
     by_policy: Cell<u32>,
     repeated: Cell<bool>,
     fresh: Cell<bool>,
+    moved_on: Cell<bool>,
     avoid: RefCell<Option<Rc<Endpoint>>>,
 }
 
 impl<'a> Tries<'a> {
-    /// No try was made yet.
-    pub(super) fn new(routed: &'a Routed, method: Method) -> Self {
+    /// No try was made yet. `payload` is how endpoints are asked.
+    pub(super) fn new(routed: &'a Routed, method: Method, payload: Payload) -> Self {
         Self {
             routed,
+            payload,
             idempotent: idempotent(method),
             deadline: Cell::new(Instant::now() + routed.failfast),
             made: Cell::new(0),
             by_policy: Cell::new(0),
             repeated: Cell::new(false),
             fresh: Cell::new(false),
+            moved_on: Cell::new(false),
             avoid: RefCell::new(None),
         }
     }
@@ -165,11 +176,13 @@ impl<'a> Tries<'a> {
         self.made.set(self.made.get() + 1);
         let avoid = self.avoid.borrow_mut().take();
         if let (Some(avoid), Backend::Balance(balancer)) = (&avoid, &self.routed.backend)
-            && let Some(other) = balancer.pick_other(avoid, Instant::now())
+            && let Some(other) = balancer.pick_other(avoid, self.payload, Instant::now())
         {
             return self.routed.checked(other);
         }
-        self.routed.endpoint(self.deadline.get()).await
+        self.routed
+            .endpoint(self.payload, self.deadline.get())
+            .await
     }
 
     /// Whether the retry policy allows another try after an error that left the request whole; gives
@@ -217,6 +230,46 @@ impl<'a> Tries<'a> {
         Failed::Unsent(error.into(), Why::Connect)
     }
 
+    /// Makes a connection to an endpoint in time. Who comes next finds it when this request cannot
+    /// wait for it any longer, or need not.
+    pub(super) async fn connected<T>(
+        &self,
+        endpoint: &Rc<Endpoint>,
+        payload: Payload,
+        connecting: Pin<&mut impl Future<Output = Result<T, ConnectError>>>,
+    ) -> Result<T, Failed> {
+        let made = tokio::select! {
+            biased;
+            made = self.routed.in_time(connecting) => made,
+            () = self.another(endpoint) => {
+                endpoint.slow(payload);
+                self.moved_on.set(true);
+                return Err(Failed::Unsent(HttpError::connect_timeout(SLOW), Why::Slow));
+            }
+        };
+        match made {
+            Ok(made) => made.map_err(Self::connect_failed),
+            Err(expired) => {
+                endpoint.connect_behind(payload);
+                self.routed.conclude(Outcome::broken(0, expired.label()));
+                Err(Failed::Answer(expired.error()))
+            }
+        }
+    }
+
+    /// Ends when a connection takes long and another endpoint has one; once for a request.
+    async fn another(&self, endpoint: &Rc<Endpoint>) {
+        if let Backend::Balance(balancer) = &self.routed.backend
+            && !self.moved_on.get()
+        {
+            tokio::time::sleep(SLOW).await;
+            if balancer.has_other(endpoint, self.payload, Instant::now()) {
+                return;
+            }
+        }
+        std::future::pending().await
+    }
+
     /// Whether the answer of a peer's proxy is dropped in favour of another try: `error` is what the
     /// proxy says went wrong.
     pub(super) fn drops_answer(
@@ -235,7 +288,8 @@ impl<'a> Tries<'a> {
         let Backend::Balance(balancer) = &self.routed.backend else {
             return None;
         };
-        let other = balancer.is_cut_off() || balancer.pick_other(endpoint, now).is_some();
+        let other =
+            balancer.is_cut_off() || balancer.pick_other(endpoint, self.payload, now).is_some();
         if !self.more(now) || !other {
             return None;
         }
@@ -269,7 +323,7 @@ impl<'a> Tries<'a> {
             self.made.set(self.made.get().saturating_sub(1));
             return true;
         }
-        self.made.get() < MAX_TRIES && balancer.pick_other(endpoint, now).is_some()
+        self.made.get() < MAX_TRIES && balancer.pick_other(endpoint, self.payload, now).is_some()
     }
 
     /// Decides what comes after a failed try at an endpoint.
@@ -279,6 +333,7 @@ impl<'a> Tries<'a> {
             Failed::Unsent(_, Why::Connect) if self.dials_again(endpoint, now) => {
                 self.again(Why::Connect, endpoint)
             }
+            Failed::Unsent(_, Why::Slow) => self.again(Why::Slow, endpoint),
             Failed::Unsent(error, Why::Connect) => match self.routed.backend.is_balanced() {
                 // All the time there was went into connecting: that is fail-fast.
                 true => self.by_policy_or(error),
@@ -316,7 +371,8 @@ impl<'a> Tries<'a> {
     fn again(&self, why: Why, endpoint: &Rc<Endpoint>) -> Step {
         tracing::debug!(endpoint = %endpoint.addr(), why = why.label(), "Request is sent again");
         self.routed.resent(why);
-        self.fresh.set(self.fresh.get() || why != Why::Connect);
+        let connecting = matches!(why, Why::Connect | Why::Slow);
+        self.fresh.set(self.fresh.get() || !connecting);
         if why != Why::Connect || !self.in_time(Instant::now()) {
             *self.avoid.borrow_mut() = Some(endpoint.clone());
         }

@@ -373,34 +373,34 @@ pub(super) async fn from_http2(
                 upward.reset(h2::Reason::CANCEL);
                 return Poll::Ready(Err(Failed::Gone));
             }
-            if peeked.is_none() {
-                if let Err(failed) = interim.drain(cx, &mut response) {
-                    upward.reset(h2::Reason::ENHANCE_YOUR_CALM);
-                    return Poll::Ready(Err(failed));
-                }
-                let answer = match Pin::new(&mut response).poll(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Ok(answer)) => answer,
-                    Poll::Ready(Err(error)) => {
-                        broke = fate::label(&error);
-                        let fate = Fate::of(&error, incoming.is_replayable());
-                        return Poll::Ready(Err(fate.failed(unanswered(&error))));
+            let (mut parts, mut recv, peeks) = match peeked.take() {
+                Some(answer) => answer,
+                None => {
+                    if let Err(failed) = interim.drain(cx, &mut response) {
+                        upward.reset(h2::Reason::ENHANCE_YOUR_CALM);
+                        return Poll::Ready(Err(failed));
                     }
-                };
-                status = answer.status().as_u16();
-                let (parts, recv) = answer.into_parts();
-                grpc = grpc_status(&parts.headers);
-                routed.answered(flight, status, Instant::now(), || {
-                    judge(status, grpc, &parts.headers)
-                });
-                let peeks = grpc.is_none()
-                    && !recv.is_end_stream()
-                    && routed.awaits_grpc_status(tries.by_policy(), caller.grpc);
-                let limit = if peeks { usize::MAX } else { 0 };
-                peeked = Some((parts, Source::new(recv, limit), peeks));
-            }
-            let Some((parts, mut recv, peeks)) = peeked.take() else {
-                return Poll::Pending;
+                    let answer = match Pin::new(&mut response).poll(cx) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(Ok(answer)) => answer,
+                        Poll::Ready(Err(error)) => {
+                            broke = fate::label(&error);
+                            let fate = Fate::of(&error, incoming.is_replayable());
+                            return Poll::Ready(Err(fate.failed(unanswered(&error))));
+                        }
+                    };
+                    status = answer.status().as_u16();
+                    let (parts, recv) = answer.into_parts();
+                    grpc = grpc_status(&parts.headers);
+                    routed.answered(flight, status, Instant::now(), || {
+                        judge(status, grpc, &parts.headers)
+                    });
+                    let peeks = grpc.is_none()
+                        && !recv.is_end_stream()
+                        && routed.awaits_grpc_status(tries.by_policy(), caller.grpc);
+                    let limit = if peeks { usize::MAX } else { 0 };
+                    (parts, Source::new(recv, limit), peeks)
+                }
             };
             if peeks {
                 match poll_grpc_status(cx, &mut recv) {
@@ -411,7 +411,6 @@ pub(super) async fn from_http2(
                     Poll::Ready(found) => grpc = found,
                 }
             }
-            let mut parts = parts;
             let whole = incoming.is_replayable();
             let sent = incoming.kept().filter(|_| requested);
             if routed.wants_retry(tries.by_policy(), sent, status, grpc) {

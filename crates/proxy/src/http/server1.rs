@@ -320,7 +320,7 @@ async fn dispatch(
     facts: Facts<'_>,
     routed: &Routed,
 ) -> Result<Next, Failed> {
-    let tries = Tries::new(routed, facts.method);
+    let tries = Tries::new(routed, facts.method, Payload::Http1);
     let tunnels = head.upgrade() || facts.method == Method::Connect;
     loop {
         let endpoint = tries.endpoint().await?;
@@ -332,7 +332,7 @@ async fn dispatch(
             let http2 = {
                 // Its room is given back before the exchange begins.
                 let http2 = pin!(endpoint.http2());
-                routed.connected(endpoint, Payload::Http2, http2).await
+                tries.connected(endpoint, Payload::Http2, http2).await
             };
             match http2 {
                 Ok(send) => {
@@ -348,7 +348,7 @@ async fn dispatch(
                         false => endpoint.http1().await,
                     }
                 });
-                routed.connected(endpoint, Payload::Http1, checkout).await
+                tries.connected(endpoint, Payload::Http1, checkout).await
             };
             match checkout {
                 Ok(checkout) => {

@@ -280,7 +280,11 @@ async fn dispatch(
     kind: Kind<'_>,
 ) -> Result<(), Failed> {
     let method = Method::of(parts.method.as_str().as_bytes());
-    let tries = Tries::new(routed, method);
+    let payload = match kind.upgraded {
+        true => Payload::Http1,
+        false => Payload::Http2,
+    };
+    let tries = Tries::new(routed, method, payload);
     let one_off = kind.upgraded && exchange1::is_one_off(parts);
     loop {
         let endpoint = tries.endpoint().await?;
@@ -296,7 +300,7 @@ async fn dispatch(
                         false => endpoint.http1().await,
                     }
                 });
-                routed.connected(endpoint, Payload::Http1, checkout).await
+                tries.connected(endpoint, Payload::Http1, checkout).await
             };
             match checkout {
                 Ok(checkout) => {
@@ -323,7 +327,7 @@ async fn dispatch(
                 patient.await.map_err(Failed::from)
             } else {
                 let http2 = pin!(endpoint.http2());
-                routed.connected(endpoint, Payload::Http2, http2).await
+                tries.connected(endpoint, Payload::Http2, http2).await
             };
             match http2 {
                 Ok(send) => {
