@@ -15,9 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(240);
 const RATE: u64 = 40;
 /// How much more load must pass undisturbed after an operation: three seconds of it.
 const AFTER: u64 = 3 * RATE;
-/// One request of so many may be late. The goal is none, and none is what quiet runs show; once, in an
-/// upgrade right after the forced removal, sixteen of six hundred were, and why is not known yet.
-const LATE: u64 = 20;
 /// The client waits ten seconds for an answer, and pods that are new know nobody until the control
 /// plane is back: when that takes longer than this, a request may have come too early to wait for it.
 /// No other failure is excused by it.
@@ -189,7 +186,7 @@ impl<'a> Sample<'a> {
         let late: u64 = late.filter_map(|(_, n)| n.as_u64()).sum();
         let excused = match self.away.take() > UNNOTICED_ABSENCE {
             true => late,
-            false => late.min(sent / LATE),
+            false => 0,
         };
         if failed > excused {
             let pods = self.namespace.run(&["get", "pods", "--output=wide"]);

@@ -36,6 +36,8 @@ impl Load {
             "name": "load",
             "image": format!("{}/emojivoto:{}", images::REGISTRY, images::version()),
             "args": ["load", url, "--rate", self.rate.to_string()],
+            // One that is starved measures that.
+            "resources": {"requests": {"cpu": "100m"}},
         });
         let deployment = json!({
             "apiVersion": "apps/v1",

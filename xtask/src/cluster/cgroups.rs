@@ -1,5 +1,6 @@
 //! Control groups of a cluster: each node's pods live below `/linkerd-rs/NAME/nodeN`, in
-//! every hierarchy of a version 1 machine and in the one of a version 2 machine.
+//! every hierarchy of a version 1 machine and in the one of a version 2 machine. Its daemons share one
+//! group beside them, as on a machine of its own: there, a busy API server does not stop the pods.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,6 +17,12 @@ const ROOT: &str = "linkerd-rs";
 pub(crate) fn node_path(cluster: &str, node: u8) -> String {
     format!("/{ROOT}/{cluster}/node{node}")
 }
+
+/// The group of a node's daemons, inside the node's.
+const SYSTEM: &str = "system";
+
+/// How much more a cluster's groups weigh than a process outside.
+const WEIGHT: u32 = 8;
 
 /// A mounted hierarchy.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,8 +46,39 @@ pub(crate) fn up(cluster: &str, node: u8) -> Result<()> {
         } else {
             inherit_cpuset(&hierarchy.dir, &path)?;
         }
+        if let Some(weight) = hierarchy.cpu_weight() {
+            fs::create_dir_all(dir.join(SYSTEM))?;
+            for dir in dir.ancestors().take(3) {
+                let (file, usual) = weight;
+                fs::write(dir.join(file), (usual * WEIGHT).to_string())
+                    .with_context(|| format!("weighing {}", dir.display()))?;
+            }
+        }
     }
     Ok(())
+}
+
+/// Where a process writes 0 to become one of the node's daemons.
+pub(crate) fn system(cluster: &str, node: u8) -> Result<PathBuf> {
+    let path = node_path(cluster, node);
+    let cpu = hierarchies()?
+        .into_iter()
+        .find(|hierarchy| hierarchy.cpu_weight().is_some())
+        .context("no control groups share out CPU here")?;
+    let node = cpu.dir.join(path.trim_start_matches('/'));
+    Ok(node.join(SYSTEM).join("cgroup.procs"))
+}
+
+impl Hierarchy {
+    /// The file that says how much CPU a group gets beside others, and what it says when nobody has
+    /// written to it.
+    fn cpu_weight(&self) -> Option<(&'static str, u32)> {
+        if self.unified {
+            return is_version_2().then_some(("cpu.weight", 100));
+        }
+        let shares = self.dir.join("cpu.shares").exists();
+        shares.then_some(("cpu.shares", 1024))
+    }
 }
 
 /// Version 2: hands the controllers down to the node's group. A controller that cannot be

@@ -160,8 +160,8 @@ impl Node {
         command
     }
 
-    /// Starts a program that stays; what it says is added to `log`.
-    pub(crate) fn launch(self, argv: &[String], log: &Path) -> Result<()> {
+    /// Starts a daemon, in the group of `procs`; what it says is added to `log`.
+    pub(crate) fn launch(self, argv: &[String], procs: &Path, log: &Path) -> Result<()> {
         let file = File::options()
             .create(true)
             .append(true)
@@ -170,7 +170,8 @@ impl Node {
         // The shell ends at once and the program becomes a child of the node's first process.
         let mut shell = self.command("sh");
         shell
-            .args(["-c", r#"setsid "$@" &"#, "launch"])
+            .args(["-c", r#"echo 0 > "$0" || exit; setsid "$@" &"#])
+            .arg(procs)
             .args(argv)
             .stdout(file.try_clone()?)
             .stderr(file);

@@ -54,7 +54,7 @@ pub(crate) fn up(spec: &Spec) -> Result<()> {
 
     let base = pick(&["etcd", "containerd", "kube-apiserver"]);
     ui::step("API server and containerd", || {
-        launch_missing(&nodes, &base)?;
+        launch_missing(&spec.name, &nodes, &base)?;
         std::thread::scope(|threads| {
             let loading: Vec<_> = nodes
                 .iter()
@@ -79,7 +79,7 @@ pub(crate) fn up(spec: &Spec) -> Result<()> {
     ui::step("nodes ready", || {
         create_nodes(spec, &kubectl)?;
         let since = program::output(&mut program::command("date", ["-u", "+%Y-%m-%dT%H:%M:%SZ"]))?;
-        let launched = launch_missing(&nodes, &rest)?;
+        let launched = launch_missing(&spec.name, &nodes, &rest)?;
         // The namespace appears a moment after the API server does.
         ui::wait_for("the system namespace", PATIENCE, || {
             Ok(kubectl
@@ -128,7 +128,11 @@ fn start_nodes(spec: &Spec, pause: &Path) -> Result<Vec<Node>> {
 }
 
 /// Starts the components that do not run; gives their names.
-fn launch_missing(nodes: &[Node], wanted: &[&Component]) -> Result<Vec<&'static str>> {
+fn launch_missing(
+    cluster: &str,
+    nodes: &[Node],
+    wanted: &[&Component],
+) -> Result<Vec<&'static str>> {
     let mut launched = Vec::new();
     for node in nodes {
         let processes = node.processes()?;
@@ -143,7 +147,8 @@ fn launch_missing(nodes: &[Node], wanted: &[&Component]) -> Result<Vec<&'static 
                 Some(process) => node::end(process.pid)?,
                 None => {}
             }
-            node.launch(&component.argv, &component.log)?;
+            let procs = cgroups::system(cluster, node.number)?;
+            node.launch(&component.argv, &procs, &component.log)?;
             launched.push((*node, *component));
         }
     }
