@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the `linkerd` command for the user who runs this: the program becomes
 # $INSTALLROOT/bin/linkerd-VERSION, and `linkerd` beside it a link to it, so that versions can stand
-# side by side. Apart from what the build fetches nothing is downloaded, and nothing outside
+# side by side. Apart from what the build fetches and makes, nothing is downloaded, and nothing outside
 # INSTALLROOT is touched.
 #
 #   ./install.sh              builds the command from this tree, and installs it
@@ -32,9 +32,11 @@ case $# in
     else
       printf 'Go is not installed: this linkerd will not carry the Gateway API.\n'
     fi
-    cargo build --locked --profile control --package linkerd-cli --bin linkerd \
-      --manifest-path "$here/Cargo.toml"
     target=${CARGO_TARGET_DIR:-$here/target}
+    case $target in /*) ;; *) target=$PWD/$target ;; esac
+    # From inside the tree, whose .cargo/config.toml has a say.
+    (cd "$here" && CARGO_TARGET_DIR=$target \
+      cargo build --locked --profile control --package linkerd-cli --bin linkerd)
     program=$target/control/linkerd
     ;;
   1)

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return mesh::run(args.proxy.json, &workspace);
     }
     if args.part.as_deref() == Some("operations") {
-        let rounds = args.proxy.rounds.unwrap_or(3);
+        let rounds = usize::from(args.proxy.rounds.unwrap_or(3));
         return operations::run(args.proxy.json, rounds, &workspace);
     }
     let benches = workspace.benches();

@@ -13,6 +13,8 @@ use crate::{charts, cluster, images, program, setup, ui};
 
 /// How long traffic is watched for the figures.
 const WINDOW: Duration = Duration::from_secs(15);
+/// How much longer it may take until both sides of every request are counted.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -109,7 +111,13 @@ fn tell(mesh: &Mesh) -> Result<()> {
             let before = Scrape::take(mesh, SAMPLE)?;
             #[expect(clippy::disallowed_methods, reason = "traffic is counted over a time")]
             std::thread::sleep(WINDOW);
-            Ok((before, Scrape::take(mesh, SAMPLE)?))
+            ui::wait_for("requests over mTLS seen by both sides", PATIENCE, || {
+                let after = Scrape::take(mesh, SAMPLE)?;
+                let edges = after.edges();
+                let seen = !edges.is_empty() && edges.iter().all(|e| e.client_id.is_some());
+                Ok(seen.then_some(after))
+            })
+            .map(|after| (before, after))
         },
     )?;
     ui::out("\nRequests to each deployment, as its proxies saw them:");
@@ -121,14 +129,10 @@ fn tell(mesh: &Mesh) -> Result<()> {
         ui::out(line(&row));
     }
     ui::out("\nWho speaks to whom over mTLS, with the identity each side saw of the other:");
-    let edges = after.edges();
-    if edges.is_empty() {
-        anyhow::bail!("no proxy reports a request over mTLS");
-    }
-    for edge in edges {
+    for edge in after.edges() {
         ui::out(format_args!("  {} -> {}", edge.from, edge.to));
         ui::out(format_args!("      the client saw  {}", edge.server_id));
-        let client = edge.client_id.as_deref().unwrap_or("(not yet counted)");
+        let client = edge.client_id.as_deref().unwrap_or_default();
         ui::out(format_args!("      the server saw  {client}"));
     }
     ui::out("\nRedirection in the web pod, as linkerd-init read it back:");

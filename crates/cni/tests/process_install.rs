@@ -1,7 +1,7 @@
 //! The installer as its container runs it: a node's files made, kept, and given back when it is told
 //! to stop.
 
-use linkerd_testkit::wait_for;
+use linkerd_testkit::{terminate, wait_for};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -33,9 +33,7 @@ impl Drop for Installer {
 impl Installer {
     /// Asks it to stop; how it ended.
     fn stop(mut self) -> Option<i32> {
-        let pid = self.0.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &pid]).status();
-        assert!(told.expect("kill runs").success());
+        terminate(self.0.id());
         let mut ended = None;
         wait_for(PATIENCE, "the installer ends", || {
             ended = self.0.try_wait().expect("ours");

@@ -183,11 +183,7 @@ async fn an_api_server_that_goes_away_takes_nothing_with_it() {
     assert!(!is_http1(&next(&mut policies).await));
 
     // The process ends when told to, its streams end well, and the leases are let go.
-    let pid = running.pid().to_string();
-    let told = std::process::Command::new("kill")
-        .args(["-TERM", &pid])
-        .status();
-    assert!(told.expect("kill runs").success());
+    linkerd_testkit::terminate(running.pid());
     let end = timeout(PATIENCE, policies.message())
         .await
         .expect("in time");

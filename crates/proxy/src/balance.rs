@@ -319,9 +319,9 @@ impl Balancer {
     pub fn has_other(&self, avoid: &Rc<Endpoint>, payload: Payload, now: Instant) -> bool {
         self.refresh();
         let endpoints = self.endpoints.borrow();
-        endpoints
-            .iter()
-            .any(|e| !Rc::ptr_eq(e, avoid) && fit(e, payload, now) == Fit::Open)
+        endpoints.iter().any(|e| {
+            !Rc::ptr_eq(e, avoid) && fit(e, payload, now) == Fit::Open && e.has_connection(payload)
+        })
     }
 
     /// Whether a request would find an endpoint at once.

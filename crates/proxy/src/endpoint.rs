@@ -52,7 +52,7 @@ pub struct Endpoint {
     _stack: Stack,
     breaker: Option<Breaker>,
     failures: Cell<u32>,
-    /// The last connection was made, and soon.
+    /// The last connection was made.
     reached: Cell<bool>,
     /// A connection is being made for whoever comes next.
     connecting_behind: Cell<bool>,
@@ -86,6 +86,11 @@ pub struct Checkout {
     pub conn: h1::Conn,
     /// Whether it has served requests before.
     pub reused: bool,
+}
+
+/// There is nobody left to connect for.
+fn gone() -> ConnectError {
+    ConnectError::Io(std::io::ErrorKind::BrokenPipe.into())
 }
 
 impl Endpoint {
@@ -174,9 +179,17 @@ impl Endpoint {
     }
 
     /// A connection takes long: nobody else waits for one who need not.
-    pub fn slow(self: &Rc<Self>, payload: Payload) {
+    pub fn slow(&self) {
         self.reached.set(false);
-        self.connect_behind(payload);
+    }
+
+    /// Whether a request would find a connection.
+    pub fn has_connection(&self, payload: Payload) -> bool {
+        match payload {
+            Payload::Http1 => !self.idle.borrow().is_empty(),
+            Payload::Http2 => self.h2.borrow().is_some(),
+            Payload::Opaque => false,
+        }
     }
 
     /// Whether its proxy reads HTTP: then an orderly end without an answer means that the request
@@ -193,28 +206,47 @@ impl Endpoint {
         self.ready_at.set(Some(Instant::now() + delay));
     }
 
-    /// An idle HTTP/1 connection that still lives, or a new one.
-    pub async fn http1(&self) -> Result<Checkout, ConnectError> {
-        while let Some(idle) = self.idle.borrow_mut().pop() {
+    /// An idle HTTP/1 connection that still lives, if those will do, or a new one.
+    pub async fn http1(&self, pooled: bool) -> Result<Checkout, ConnectError> {
+        while pooled && let Some(idle) = self.take_idle() {
             let mut conn = idle.conn;
             if conn.is_alive() {
                 return Ok(Checkout { conn, reused: true });
             }
         }
-        let conn = self.connect(Payload::Http1).await?;
+        let dial = async |endpoint: &Self| endpoint.connect(Payload::Http1).await;
+        let spare = async |endpoint: &Self, mut conn: h1::Conn| {
+            if conn.send().await.is_ok() {
+                endpoint.give_back(conn);
+            }
+        };
+        let conn = self.apart(dial, spare).await?;
         Ok(Checkout {
             conn,
             reused: false,
         })
     }
 
-    /// A fresh HTTP/1 connection, whatever is idle.
-    pub async fn http1_fresh(&self) -> Result<Checkout, ConnectError> {
-        let conn = self.connect(Payload::Http1).await?;
-        Ok(Checkout {
-            conn,
-            reused: false,
-        })
+    fn take_idle(&self) -> Option<Idle> {
+        self.idle.borrow_mut().pop()
+    }
+
+    /// Connects in a task of its own, so that who cannot wait for it any longer leaves a connection to
+    /// whoever comes next; `spare` takes it then.
+    async fn apart<T: 'static>(
+        &self,
+        dial: impl AsyncFnOnce(&Self) -> Result<T, ConnectError> + 'static,
+        spare: impl AsyncFnOnce(&Self, T) + 'static,
+    ) -> Result<T, ConnectError> {
+        let endpoint = self.this.upgrade().ok_or_else(gone)?;
+        let (made, waits) = tokio::sync::oneshot::channel();
+        linkerd_runtime::spawn_local("connect", async move {
+            // A failure is noted by the endpoint.
+            if let Err(Ok(unclaimed)) = made.send(dial(&endpoint).await) {
+                spare(&endpoint, unclaimed).await;
+            }
+        });
+        waits.await.map_err(|_| gone())?
     }
 
     /// Puts a connection back for the next request.
@@ -256,12 +288,15 @@ impl Endpoint {
         if let Some(send) = self.live_http2().await {
             return Ok(send);
         }
-        let _connecting = self.h2_connecting.lock().await;
-        // Somebody else may have made it while we waited.
-        if let Some(send) = self.live_http2().await {
-            return Ok(send);
-        }
-        self.dial_http2().await
+        let dial = async |endpoint: &Self| {
+            let _connecting = endpoint.h2_connecting.lock().await;
+            // Somebody else may have made it while we waited.
+            match endpoint.live_http2().await {
+                Some(send) => Ok(send),
+                None => endpoint.dial_http2().await,
+            }
+        };
+        self.apart(dial, async |_: &Self, _| {}).await
     }
 
     async fn dial_http2(&self) -> Result<SendRequest<Bytes>, ConnectError> {
@@ -287,8 +322,7 @@ impl Endpoint {
         Ok(send)
     }
 
-    /// Goes on connecting when the request that began it could not wait: the next one finds the
-    /// connection, or the endpoint is known not to take any. Once at a time.
+    /// Makes a connection for whoever comes next, unless there is one. Once at a time.
     pub fn connect_behind(self: &Rc<Self>, payload: Payload) {
         if self.connecting_behind.replace(true) {
             return;
@@ -296,14 +330,18 @@ impl Endpoint {
         let endpoint = self.clone();
         linkerd_runtime::spawn_local("connect", async move {
             // A failure is noted by the endpoint.
-            if payload == Payload::Http2 {
-                // It may have been one with too many streams.
-                endpoint.reached.set(endpoint.http2().await.is_ok());
-            } else if let Ok(Checkout { mut conn, .. }) = endpoint.http1_fresh().await
+            let made = if payload == Payload::Http2 {
+                endpoint.http2().await.is_ok()
+            } else if let Ok(Checkout { mut conn, .. }) = endpoint.http1(true).await
                 && conn.send().await.is_ok()
             {
                 endpoint.give_back(conn);
-            }
+                true
+            } else {
+                false
+            };
+            // It may have been there all the time.
+            endpoint.reached.set(made);
             endpoint.connecting_behind.set(false);
         });
     }

@@ -10,8 +10,10 @@ pub mod control_plane;
 pub mod echo;
 pub mod netns;
 pub mod port;
+mod signal;
 mod tool;
 mod wait;
 
+pub use signal::terminate;
 pub use tool::tool;
 pub use wait::{wait_for, wait_for_async, wait_for_some, wait_for_some_async};

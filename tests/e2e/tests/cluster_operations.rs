@@ -1,5 +1,6 @@
 //! Ordinary operations on a meshed application under steady load. The client counts: nothing may
-//! fail, though no pod has a preStop hook and no application waits before it ends.
+//! fail, though no pod has a preStop hook and no application waits before it ends. One thing is excused:
+//! a client that gives up on pods nobody could tell it of (`UNNOTICED_ABSENCE`).
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -19,6 +20,8 @@ const AFTER: u64 = 3 * RATE;
 /// plane is back: when that takes longer than this, a request may have come too early to wait for it.
 /// No other failure is excused by it.
 const UNNOTICED_ABSENCE: Duration = Duration::from_secs(5);
+/// What the client reaches, and itself.
+const APPS: [&str; 4] = ["web-svc", "emoji-svc", "voting-svc", "load"];
 
 /// The sample application, meshed, and a client that asks its page for votes.
 struct Sample<'a> {
@@ -195,6 +198,49 @@ impl<'a> Sample<'a> {
         }
     }
 
+    /// Every pod and container there is, and how often each was restarted.
+    fn lives(&self) -> Vec<(String, String, u64)> {
+        let mut lives = Vec::new();
+        for pod in APPS.iter().flat_map(|app| self.pods(app)) {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            for kind in ["containerStatuses", "initContainerStatuses"] {
+                for container in pod["status"][kind].as_array().into_iter().flatten() {
+                    let restarts = container["restartCount"].as_u64().expect("a count");
+                    let (pod, name) = (text(&pod["metadata"]["name"]), text(&container["name"]));
+                    lives.push((pod, name, restarts));
+                }
+            }
+        }
+        lives.sort();
+        lives
+    }
+
+    /// Nothing waits before it ends.
+    fn assert_no_hooks(&self) {
+        for pod in APPS.iter().flat_map(|app| self.pods(app)) {
+            for kind in ["containers", "initContainers"] {
+                for container in pod["spec"][kind].as_array().into_iter().flatten() {
+                    let hook = &container["lifecycle"]["preStop"];
+                    assert!(hook.is_null(), "{} waits: {hook}", container["name"]);
+                }
+            }
+        }
+    }
+
+    /// How often the proxies of each app were certified.
+    fn certified(&self) -> [f64; 4] {
+        let family = "control_identity_cert_refreshes_total";
+        APPS.map(|app| self.metric(app, family, &[r#"result="ok""#]))
+    }
+
+    fn wait_certified(&self, before: [f64; 4]) {
+        let what = "every proxy to be certified by the new issuer";
+        wait_for(PATIENCE, what, || {
+            let now = self.certified();
+            now.iter().zip(&before).all(|(now, before)| now > before)
+        });
+    }
+
     /// The sum of a family over the proxies of an app, of series with all `labels`.
     fn metric(&self, app: &str, family: &str, labels: &[&str]) -> f64 {
         let mut sum = 0.0;
@@ -253,6 +299,7 @@ fn nobody_notices_ordinary_operations() {
         ],
     );
     let sample = Sample::deploy(&mesh, &kubectl);
+    sample.assert_no_hooks();
     let run = |arguments: &[&str]| {
         sample.namespace.run(arguments);
     };
@@ -309,22 +356,22 @@ fn nobody_notices_ordinary_operations() {
 
     authorization_closes_and_opens(&sample);
     a_route_splits_ninety_to_ten(&sample);
-    a_job_with_a_native_sidecar_ends(&sample);
+    sample.unnoticed("a job beside it", || {
+        a_job_with_a_native_sidecar_ends(&sample)
+    });
 
-    let before: Vec<String> = sample.names("web-svc");
+    let before = sample.lives();
     sample.unnoticed("issuer rotated", || {
+        let certified = sample.certified();
         let issuer = old_root.intermediate("identity.linkerd.cluster.local");
         let flags = issuer_flags(&mesh, &issuer);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         mesh.apply(&[&["upgrade"], &flags[..]].concat());
         mesh.wait();
+        sample.wait_certified(certified);
     });
     sample.unnoticed("trust anchor rotated", || rotate_anchor(&sample, &old_root));
-    assert_eq!(
-        before,
-        sample.names("web-svc"),
-        "no pod was restarted for it"
-    );
+    assert_eq!(before, sample.lives(), "nothing was restarted for it");
     let noticed = sample.noticed.borrow();
     assert!(noticed.is_empty(), "{}", noticed.join("\n"));
 }
@@ -380,6 +427,11 @@ fn authorization_closes_and_opens(sample: &Sample<'_>) {
     );
     wait_for(PATIENCE, "the policy to let in again", || {
         let report = sample.report();
+        let failures = report["failures"].as_object().expect("failures");
+        assert!(
+            failures.keys().all(|why| why.starts_with("403")),
+            "{report}"
+        );
         count(&report, "sent") > 0 && count(&report, "failed") == 0
     });
     sample.unnoticed("an authorized port", || {});
@@ -440,12 +492,18 @@ fn a_route_splits_ninety_to_ten(sample: &Sample<'_>) {
             first + second
         );
     });
-    sample
-        .namespace
-        .run(&["delete", "httproutes.policy.linkerd.io/split"]);
-    sample
-        .namespace
-        .run(&["delete", "deploy/web-2", "svc/web-2-svc"]);
+    sample.unnoticed("a route that goes", || {
+        let route = "httproutes.policy.linkerd.io/split";
+        sample.namespace.run(&["delete", route]);
+        let before = served("web-svc");
+        wait_for(PATIENCE, "a hundred requests", || {
+            served("web-svc") - before > 100.0
+        });
+    });
+    let second = ["delete", "deploy/web-2", "svc/web-2-svc"];
+    sample.unnoticed("a deployment nobody uses that goes", || {
+        sample.namespace.run(&second);
+    });
 }
 
 fn a_job_with_a_native_sidecar_ends(sample: &Sample<'_>) {
@@ -463,7 +521,7 @@ fn a_job_with_a_native_sidecar_ends(sample: &Sample<'_>) {
             "template": {
                 "metadata": {"annotations": {
                     "linkerd.io/inject": "enabled",
-                    "config.alpha.linkerd.io/proxy-enable-native-sidecar": "true",
+                    "config.beta.linkerd.io/proxy-enable-native-sidecar": "true",
                 }},
                 "spec": {"restartPolicy": "Never", "containers": [container]},
             },
@@ -502,27 +560,17 @@ fn rotate_anchor(sample: &Sample<'_>, old_root: &Ca) {
         told.contains("√ data plane proxies certificate match CA")
     });
 
-    let refreshed = || {
-        ["web-svc", "emoji-svc", "voting-svc", "load"]
-            .map(|app| sample.metric(app, "control_identity_cert_refreshes_total", &[]))
-    };
-    let before = refreshed();
+    let certified = sample.certified();
     let flags = issuer_flags(mesh, &issuer);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     mesh.apply(&[&["upgrade"], &flags[..]].concat());
     mesh.wait();
-    wait_for(
-        PATIENCE,
-        "every proxy to be certified by the new issuer",
-        || {
-            refreshed()
-                .iter()
-                .zip(&before)
-                .all(|(now, before)| now > before)
-        },
-    );
+    sample.wait_certified(certified);
     let new = mesh_file(mesh, "new.crt", root.pem());
     mesh.apply(&["upgrade", "--identity-trust-anchors-file", &new]);
     mesh.wait();
-    mesh.linkerd(&check);
+    wait_for(PATIENCE, "every proxy to believe the new one", || {
+        let told = mesh.linkerd(&check);
+        told.contains("√ data plane proxies certificate match CA")
+    });
 }

@@ -29,8 +29,8 @@ pub(crate) struct Args {
     #[arg(long)]
     seconds: Option<f64>,
     /// proxy, operations: times everything is measured
-    #[arg(long)]
-    pub(super) rounds: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) rounds: Option<u16>,
 }
 
 pub(crate) fn run(args: &Args, workspace: &Workspace) -> Result<ExitCode> {

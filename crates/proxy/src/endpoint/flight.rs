@@ -34,6 +34,11 @@ impl InFlight {
         }
     }
 
+    /// Whether it finds out if the endpoint is well again: nobody else can.
+    pub fn is_probe(&self) -> bool {
+        self.probe.get()
+    }
+
     /// How the answer counts for circuit breaking.
     pub fn judged(&self, outcome: Outcome) {
         let Some(breaker) = &self.endpoint.breaker else {

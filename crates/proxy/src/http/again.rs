@@ -1,6 +1,7 @@
-//! Whether a request is sent once more. Three reasons: the application has surely not received it
-//! (any method, another endpoint, at once); its connection died before any byte of an answer
-//! (idempotent methods, once, within a budget); the route's retry policy asks for it.
+//! Whether a request is sent once more, or elsewhere. Three reasons: the application has surely not
+//! received it (any method, another endpoint, at once; also when a connection only takes long); its
+//! connection died before any byte of an answer (idempotent methods, once, within a budget); the route's
+//! retry policy asks for it.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,7 +15,7 @@ use linkerd_http1::Method;
 use super::{Backend, Routed, server1::Failed};
 use crate::{
     connect::{ConnectError, Payload},
-    endpoint::Endpoint,
+    endpoint::{Endpoint, InFlight},
     errors::{FAIL_FAST, HttpError},
     metrics::http::Outcome,
     policy::client::RetryOn,
@@ -230,19 +231,21 @@ impl<'a> Tries<'a> {
         Failed::Unsent(error.into(), Why::Connect)
     }
 
-    /// Makes a connection to an endpoint in time. Who comes next finds it when this request cannot
-    /// wait for it any longer, or need not.
+    /// Makes a connection for a request on its way, in time. The connection is left to whoever comes
+    /// next when this request cannot wait for it any longer, or need not because `pooled` ones will do
+    /// and another endpoint has one.
     pub(super) async fn connected<T>(
         &self,
-        endpoint: &Rc<Endpoint>,
-        payload: Payload,
+        flight: &InFlight,
+        pooled: bool,
         connecting: Pin<&mut impl Future<Output = Result<T, ConnectError>>>,
     ) -> Result<T, Failed> {
+        let stays = !pooled || flight.is_probe() || self.routed.require_id.is_some();
         let made = tokio::select! {
             biased;
             made = self.routed.in_time(connecting) => made,
-            () = self.another(endpoint) => {
-                endpoint.slow(payload);
+            () = self.another(&flight.endpoint), if !stays && !self.moved_on.get() => {
+                flight.endpoint.slow();
                 self.moved_on.set(true);
                 return Err(Failed::Unsent(HttpError::connect_timeout(SLOW), Why::Slow));
             }
@@ -250,24 +253,23 @@ impl<'a> Tries<'a> {
         match made {
             Ok(made) => made.map_err(Self::connect_failed),
             Err(expired) => {
-                endpoint.connect_behind(payload);
                 self.routed.conclude(Outcome::broken(0, expired.label()));
                 Err(Failed::Answer(expired.error()))
             }
         }
     }
 
-    /// Ends when a connection takes long and another endpoint has one; once for a request.
+    /// Ends when a connection takes long and another endpoint has one.
     async fn another(&self, endpoint: &Rc<Endpoint>) {
-        if let Backend::Balance(balancer) = &self.routed.backend
-            && !self.moved_on.get()
-        {
+        let Backend::Balance(balancer) = &self.routed.backend else {
+            return std::future::pending().await;
+        };
+        loop {
             tokio::time::sleep(SLOW).await;
             if balancer.has_other(endpoint, self.payload, Instant::now()) {
                 return;
             }
         }
-        std::future::pending().await
     }
 
     /// Whether the answer of a peer's proxy is dropped in favour of another try: `error` is what the
@@ -333,7 +335,11 @@ impl<'a> Tries<'a> {
             Failed::Unsent(_, Why::Connect) if self.dials_again(endpoint, now) => {
                 self.again(Why::Connect, endpoint)
             }
-            Failed::Unsent(_, Why::Slow) => self.again(Why::Slow, endpoint),
+            Failed::Unsent(_, Why::Slow) => {
+                // Nothing was tried yet.
+                self.made.set(self.made.get().saturating_sub(1));
+                self.again(Why::Slow, endpoint)
+            }
             Failed::Unsent(error, Why::Connect) => match self.routed.backend.is_balanced() {
                 // All the time there was went into connecting: that is fail-fast.
                 true => self.by_policy_or(error),

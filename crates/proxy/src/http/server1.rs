@@ -332,7 +332,7 @@ async fn dispatch(
             let http2 = {
                 // Its room is given back before the exchange begins.
                 let http2 = pin!(endpoint.http2());
-                tries.connected(endpoint, Payload::Http2, http2).await
+                tries.connected(&flight, true, http2).await
             };
             match http2 {
                 Ok(send) => {
@@ -342,13 +342,9 @@ async fn dispatch(
             }
         } else {
             let checkout = {
-                let checkout = pin!(async {
-                    match tries.fresh() || tunnels || facts.one_off {
-                        true => endpoint.http1_fresh().await,
-                        false => endpoint.http1().await,
-                    }
-                });
-                tries.connected(endpoint, Payload::Http1, checkout).await
+                let pooled = !(tries.fresh() || tunnels || facts.one_off);
+                let checkout = pin!(endpoint.http1(pooled));
+                tries.connected(&flight, pooled, checkout).await
             };
             match checkout {
                 Ok(checkout) => {

@@ -294,13 +294,9 @@ async fn dispatch(
         source.rewind();
         let result = if kind.upgraded {
             let checkout = {
-                let checkout = pin!(async {
-                    match tries.fresh() || one_off {
-                        true => endpoint.http1_fresh().await,
-                        false => endpoint.http1().await,
-                    }
-                });
-                tries.connected(endpoint, Payload::Http1, checkout).await
+                let pooled = !(tries.fresh() || one_off);
+                let checkout = pin!(endpoint.http1(pooled));
+                tries.connected(&flight, pooled, checkout).await
             };
             match checkout {
                 Ok(checkout) => {
@@ -327,7 +323,7 @@ async fn dispatch(
                 patient.await.map_err(Failed::from)
             } else {
                 let http2 = pin!(endpoint.http2());
-                tries.connected(endpoint, Payload::Http2, http2).await
+                tries.connected(&flight, true, http2).await
             };
             match http2 {
                 Ok(send) => {
