@@ -6,11 +6,14 @@ mod harness;
 
 use std::sync::Arc;
 
-use harness::{CLUSTER_IP, Client, Closed, Pair, Proxy, SERVICE, block_on, counts, get, http_echo};
+use harness::{
+    CLUSTER_IP, Client, Closed, DEADLINE, Pair, Proxy, SERVICE, block_on, counts, get, http_echo,
+};
 use linkerd_proxy::socket::OrigDst;
 use linkerd_testkit::{
     control_plane::{ControlPlane, objects},
     echo::{Behavior, Echo},
+    wait_for,
 };
 
 const FAILED_502: [&str; 3] = [
@@ -102,20 +105,26 @@ fn a_request_that_found_another_endpoint_has_not_failed() {
     let (app, dead) = (http_echo(), Closed::new());
     let control = ControlPlane::start();
     control.set_outbound(CLUSTER_IP, objects::service(SERVICE));
+    control.set_endpoints(SERVICE, [objects::endpoint(dead.addr())]);
+    let proxy = outbound(&control, &[]);
+    let at = proxy.outbound;
+    let first = std::thread::spawn(move || get(at, "/", "web").status());
+    let resent = ["reason=\"connect\""];
+    wait_for(DEADLINE, "the first to be refused", || {
+        proxy.metric("outbound_http_resends_total", &resent) > 0.5
+    });
     let endpoints = [app.addr(), dead.addr()].map(objects::endpoint);
     control.set_endpoints(SERVICE, endpoints);
-    let proxy = outbound(&control, &[]);
+    assert_eq!(first.join().expect("asks"), 200);
     let sent = 20;
-    for _ in 0..sent {
-        assert_eq!(get(proxy.outbound, "/", "web").status(), 200);
+    for _ in 1..sent {
+        assert_eq!(get(at, "/", "web").status(), 200);
     }
     let about = ["direction=\"outbound\""];
     counts(&proxy, "request_total", &about, sent.into());
     counts(&proxy, "response_total", &about, sent.into());
     let failed = ["direction=\"outbound\"", "classification=\"failure\""];
     counts(&proxy, "response_total", &failed, 0.0);
-    let resent = ["reason=\"connect\""];
-    assert!(proxy.metric("outbound_http_resends_total", &resent) > 0.5);
 }
 
 #[test]
