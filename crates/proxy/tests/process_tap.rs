@@ -377,7 +377,7 @@ fn workers_share_the_limit_of_a_tap() {
 
 #[test]
 fn a_slow_reader_misses_events_and_harms_no_request() {
-    const REQUESTS: u32 = 1_500;
+    const REQUESTS: u32 = 500;
     let app = http_echo();
     let pair = with_tap(app.addr());
     let tap = somebody(&pair.control, "tap");
