@@ -148,9 +148,12 @@ pub(crate) fn up(name: &str, nodes: Option<u8>) -> Result<PathBuf> {
     let spec = match Spec::load(name)? {
         Some(spec) => resized(spec, nodes)?,
         None => {
-            // Everything that takes long or fails easily comes before the first trace.
+            let nodes = nodes.unwrap_or(1);
+            // Everything that takes long or fails easily comes before the first trace, and what would be
+            // in vain before what takes long.
+            Spec::choose(name, nodes)?;
             start::Programs::get()?;
-            Spec::create(name, nodes.unwrap_or(1))?
+            Spec::create(name, nodes)?
         }
     };
     spec.require_free_subnets()?;

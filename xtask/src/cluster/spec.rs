@@ -88,10 +88,19 @@ impl Spec {
     pub(crate) fn create(name: &str, nodes: u8) -> Result<Self> {
         let _lock =
             machine::Lock::wait(&machine::state_dir().join("slots.lock"), "picking subnets")?;
+        let spec = Self::choose(name, nodes)?;
+        fs::create_dir_all(&spec.dir)
+            .with_context(|| format!("creating {}", spec.dir.display()))?;
+        spec.save()?;
+        Ok(spec)
+    }
+
+    /// What would be created now. Fails when there is no room for it.
+    pub(crate) fn choose(name: &str, nodes: u8) -> Result<Self> {
         let taken: Vec<u8> = all()?.iter().map(|spec| spec.slot).collect();
         let routes = host_routes(None)?;
         let dir = machine::state_dir().join(name);
-        let spec = (0..SLOTS)
+        (0..SLOTS)
             .filter(|slot| !taken.contains(slot))
             .map(|slot| Self { name: name.to_owned(), nodes, slot, dir: dir.clone() })
             .find(|spec| spec.clash(&routes).is_none())
@@ -101,10 +110,7 @@ impl Spec {
                     "look at `ip route` and `cargo xtask cluster status`; take a cluster down or free \
                      10.128.0.0/16, 10.160.0.0/16 and 10.192.0.0/24",
                 )
-            })?;
-        fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-        spec.save()?;
-        Ok(spec)
+            })
     }
 
     pub(crate) fn save(&self) -> Result<()> {
