@@ -46,27 +46,33 @@ pub(crate) fn up(cluster: &str, node: u8) -> Result<()> {
         } else {
             inherit_cpuset(&hierarchy.dir, &path)?;
         }
-        if let Some(weight) = hierarchy.cpu_weight() {
+        if let Some((file, usual)) = hierarchy.cpu_weight() {
             fs::create_dir_all(dir.join(SYSTEM))?;
-            for dir in dir.ancestors().take(3) {
-                let (file, usual) = weight;
-                fs::write(dir.join(file), (usual * WEIGHT).to_string())
-                    .with_context(|| format!("weighing {}", dir.display()))?;
+            // The cluster's, its node's and all clusters' group. A machine that does not share out CPU has
+            // no such files, and its clusters work as well.
+            for weight in dir.ancestors().take(3).map(|dir| dir.join(file)) {
+                if weight.exists() {
+                    fs::write(&weight, (usual * WEIGHT).to_string())
+                        .with_context(|| format!("writing {}", weight.display()))?;
+                }
             }
         }
     }
     Ok(())
 }
 
-/// Where a process writes 0 to become one of the node's daemons.
+/// Where a process writes 0 to become one of the node's daemons; nowhere when CPU is not shared out.
 pub(crate) fn system(cluster: &str, node: u8) -> Result<PathBuf> {
     let path = node_path(cluster, node);
-    let cpu = hierarchies()?
-        .into_iter()
-        .find(|hierarchy| hierarchy.cpu_weight().is_some())
-        .context("no control groups share out CPU here")?;
-    let node = cpu.dir.join(path.trim_start_matches('/'));
-    Ok(node.join(SYSTEM).join("cgroup.procs"))
+    let mut all = hierarchies()?.into_iter();
+    let cpu = all.find(|hierarchy| hierarchy.cpu_weight().is_some());
+    Ok(cpu.map_or_else(
+        || PathBuf::from("/dev/null"),
+        |cpu| {
+            let node = cpu.dir.join(path.trim_start_matches('/'));
+            node.join(SYSTEM).join("cgroup.procs")
+        },
+    ))
 }
 
 impl Hierarchy {
