@@ -215,11 +215,7 @@ impl Endpoint {
             }
         }
         let dial = async |endpoint: &Self| endpoint.connect(Payload::Http1).await;
-        let spare = async |endpoint: &Self, mut conn: h1::Conn| {
-            if conn.send().await.is_ok() {
-                endpoint.give_back(conn);
-            }
-        };
+        let spare = async |endpoint: &Self, conn| drop(endpoint.keep(conn).await);
         let conn = self.apart(dial, spare).await?;
         Ok(Checkout {
             conn,
@@ -259,6 +255,13 @@ impl Endpoint {
                 since: Instant::now(),
             });
         }
+    }
+
+    /// Keeps a connection for whoever comes next, with what must be sent first sent.
+    async fn keep(&self, mut conn: h1::Conn) -> std::io::Result<()> {
+        conn.send().await?;
+        self.give_back(conn);
+        Ok(())
     }
 
     /// Drops connections that were idle for too long or were closed by the peer.
@@ -330,15 +333,12 @@ impl Endpoint {
         let endpoint = self.clone();
         linkerd_runtime::spawn_local("connect", async move {
             // A failure is noted by the endpoint.
-            let made = if payload == Payload::Http2 {
-                endpoint.http2().await.is_ok()
-            } else if let Ok(Checkout { mut conn, .. }) = endpoint.http1(true).await
-                && conn.send().await.is_ok()
-            {
-                endpoint.give_back(conn);
-                true
-            } else {
-                false
+            let made = match payload {
+                Payload::Http2 => endpoint.http2().await.is_ok(),
+                _ => match endpoint.http1(true).await {
+                    Ok(Checkout { conn, .. }) => endpoint.keep(conn).await.is_ok(),
+                    Err(_) => false,
+                },
             };
             // It may have been there all the time.
             endpoint.reached.set(made);
